@@ -138,16 +138,17 @@ def _any_body() -> None:
 
 @_defence("strangers", "a token is checked before a request counts as a stranger's", "http")
 def _count_first() -> None:
-    from holdfast.mcp import http
+    from holdfast.mcp.auth import Auth, Refused
 
-    admit = http.Guard._admit
+    admit = Auth.admit
 
-    async def counted(self: Any, request: Any) -> Any:
-        sent = request.headers.get("authorization", "").partition(" ")[2].strip().encode()
-        known = self._auth.known(sent) or self._bucket_of(request).take()
-        return await admit(self, request) if known else http._too_many()
+    async def counted(self: Any, authorization: str, address: str, **given: Any) -> Any:
+        sent = authorization.partition(" ")[2].strip().encode()
+        if not self.known(sent) and not self.bucket_of(address).take():
+            raise Refused(429, "Too many requests")
+        return await admit(self, authorization, address, **given)
 
-    http.Guard._admit = counted  # type: ignore[method-assign]
+    Auth.admit = counted  # type: ignore[method-assign]
 
 
 @_defence("rates", "nobody may ask without end", "http")

@@ -38,6 +38,7 @@ HEAVY = {
     "onnxruntime": ("holdfast.recall",),
     "psycopg": ("holdfast.storage.postgres",),
     "ryaml": ("holdfast.formats.markdown",),
+    "tomlkit": ("holdfast.clients.editors",),
     "cronsim": ("holdfast.formats.schedules",),
     "cryptography": ("holdfast.formats.encryption",),
     "rich": ("holdfast.cli.show",),

@@ -11,7 +11,7 @@ from mcp import Client
 
 import holdfast
 import test_mcp_http as http
-from holdfast.mcp.server import Connections
+from holdfast.mcp.http import Connections
 from test_mcp import ALPHA, ERAS, STATE, ask, talk, use
 
 

@@ -21,10 +21,9 @@ import teamserver
 from holdfast.cli.main import cli
 from holdfast.formats import markdown
 from holdfast.mcp import health
-from holdfast.mcp.auth import Limits
+from holdfast.mcp.auth import MOST_OPEN, Limits
 from holdfast.mcp.health import Metrics
 from holdfast.mcp.http import GRACE
-from holdfast.mcp.team import MOST_OPEN
 
 TOP = pathlib.Path(__file__).parent.parent
 GUIDE = (TOP / "docs/deploy.md").read_text(encoding="utf-8")

@@ -81,10 +81,12 @@ def test_a_client_that_starts_what_is_not_there_fails(home: pathlib.Path, root: 
     assert states(doctor(home, root))["claude-code"][0] == "fail"
 
 
-def test_a_file_with_comments_that_names_holdfast_is_a_warning(home: pathlib.Path, root: pathlib.Path) -> None:
+def test_a_file_with_a_fault_that_names_holdfast_is_a_warning(home: pathlib.Path, root: pathlib.Path) -> None:
     (home / ".vscode").mkdir()
-    (home / ".vscode/mcp.json").write_text('{"servers": {"holdfast": {}}} // mine')
+    (home / ".vscode/mcp.json").write_text('{"servers": {"holdfast": {}} // mine')
     assert states(doctor(home, root))["vscode"][0] == "warn"
+    (home / ".vscode/mcp.json").write_text('{"servers": {"holdfast": {},}} // mine')
+    assert states(doctor(home, root))["vscode"][0] == "ok"
 
 
 def test_settings_that_cannot_be_read_fail(home: pathlib.Path, root: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import clients
-from holdfast.clients import CLIENTS, hooks
+from holdfast.clients import CLIENTS, EVENTS, LATER, Hooks, Server, hook_line
 from holdfast.errors import Conflict
 
 PLACES = {
@@ -153,11 +153,12 @@ def test_any_plain_json_takes_our_entry_and_gives_it_back(
     client = CLIENTS["cursor"]
     whole = top if servers is None else top | {client.key: servers}
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
-    wanted = clients.entry(client, ["/bin/holdfast", "mcp"])
-    merged = clients.merge(client, text, wanted)
+    ours = Server(client, ["/bin/holdfast", "mcp"])
+    merged = ours.merge(text)
+    wanted = {"command": "/bin/holdfast", "args": ["mcp"]}
     assert json.loads(merged) == whole | {client.key: (servers or {}) | {"holdfast": wanted}}
-    assert clients.merge(client, merged, wanted) == merged
-    assert clients.unmerge(client, merged, text) == text
+    assert ours.merge(merged) == merged
+    assert ours.unmerge(merged, text) == text
 
 
 def test_the_toolset_is_part_of_the_command(home: Home) -> None:
@@ -200,13 +201,13 @@ def test_codex_keeps_tables_below_ours_and_comments(home: Home) -> None:
 @pytest.mark.parametrize(
     ("client", "text"),
     [
-        ("vscode", '{\n  // my servers\n  "servers": {}\n}\n'),
-        ("cursor", '{"mcpServers": {},}'),
+        ("vscode", '{\n  // my servers\n  "servers": {\n}\n'),
+        ("cursor", '{"mcpServers": {},,}'),
         ("cursor", "[]"),
         ("cursor", '{"mcpServers": 3}'),
         ("codex", "not toml"),
         ("codex", "mcp_servers = 3\n"),
-        ("codex", '[mcp_servers]\nholdfast = {command = "x"}\n'),
+        ("codex", 'mcp_servers = {other = {command = "x"}}\n'),
     ],
 )
 def test_what_cannot_be_edited_safely_is_refused_with_what_to_paste(home: Home, client: str, text: str) -> None:
@@ -224,7 +225,7 @@ def test_what_cannot_be_edited_safely_is_refused_with_what_to_paste(home: Home, 
 
 
 def test_an_entry_that_cannot_be_taken_out_safely_is_left_with_advice(home: Home) -> None:
-    path = home.write("cursor", '{"mcpServers": {"holdfast": {}}} // mine')
+    path = home.write("cursor", '{"mcpServers": {"holdfast": {}} // mine')
     done = home.run("uninstall", "cursor", "--yes")
     assert done.returncode == 2
     assert 'Remove "holdfast" from "mcpServers"' in json.loads(done.stderr)["error"]
@@ -345,10 +346,10 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: pathlib.Path
 
 def test_every_platform_has_its_place(home: Home) -> None:
     desktop = CLIENTS["claude-desktop"]
-    mac = clients.location(desktop, platform="darwin")
+    mac = desktop.location(platform="darwin")
     assert mac.endswith("Library/Application Support/Claude/claude_desktop_config.json")
-    assert clients.location(desktop, platform="linux").endswith(".config/Claude/claude_desktop_config.json")
-    assert clients.location(desktop, platform="win32").endswith("/Claude/claude_desktop_config.json")
+    assert desktop.location(platform="linux").endswith(".config/Claude/claude_desktop_config.json")
+    assert desktop.location(platform="win32").endswith("/Claude/claude_desktop_config.json")
 
 
 # the hook of Claude Code
@@ -371,7 +372,7 @@ def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Hom
     (hook,) = json.loads(path.read_text())["hooks"]["SessionStart"][0]["hooks"]
     assert (hook["type"], hook["timeout"]) == ("command", 3)
     assert hook["command"].endswith(f" context --hook --root {home.root} 2>/dev/null || true")
-    for event in hooks.LATER:
+    for event in LATER:
         (line,) = commands(path, event)
         assert line.endswith(f" hook claude-code --root {home.root} 2>/dev/null || true")
     run = hook["command"].replace(" --hook ", " --hook --within 60000 ")
@@ -382,7 +383,7 @@ def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Hom
     assert home.do("install", "claude-code")["hook"]["changed"] is False
     assert path.read_bytes() == before
     home.do("install", "claude-code", "--workspace", "my shop")
-    for event in hooks.EVENTS:
+    for event in EVENTS:
         (said,) = commands(path, event)
         assert "--workspace 'my shop' 2>" in said
     assert home.do("uninstall", "claude-code")["hook"]["changed"] is True
@@ -406,9 +407,9 @@ def test_a_hook_is_only_added_when_somebody_wants_it(home: Home) -> None:
 
 
 def ours(root: str) -> dict[str, str]:
-    later = hooks.command(["/bin/holdfast", "hook", "codex", "--root", root])
-    start = hooks.command(["/bin/holdfast", "context", "--hook", "--root", root])
-    return dict.fromkeys(hooks.EVENTS, later) | {"SessionStart": start}
+    later = hook_line(["/bin/holdfast", "hook", "codex", "--root", root])
+    start = hook_line(["/bin/holdfast", "context", "--hook", "--root", root])
+    return dict.fromkeys(EVENTS, later) | {"SessionStart": start}
 
 
 def test_an_older_hook_gets_the_others_beside_it(home: Home) -> None:
@@ -419,7 +420,7 @@ def test_an_older_hook_gets_the_others_beside_it(home: Home) -> None:
     checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
     assert checks["claude-code hook"]["state"] == "fail"
     assert home.do("install", "claude-code")["hook"]["changed"] is True
-    assert {event: len(commands(path, event)) for event in hooks.EVENTS} == dict.fromkeys(hooks.EVENTS, 1)
+    assert {event: len(commands(path, event)) for event in EVENTS} == dict.fromkeys(EVENTS, 1)
     assert commands(path) != [old]
 
 
@@ -428,8 +429,8 @@ def test_codex_has_the_same_hooks_and_says_that_they_need_approval(home: Home) -
     path = home.path / ".codex/hooks.json"
     assert told["hook"]["file"] == str(path)
     whole = json.loads(path.read_text())
-    assert (list(whole), list(whole["hooks"])) == (["hooks"], list(hooks.EVENTS)), "Codex refuses other fields"
-    assert all(" hook codex --root " in commands(path, event)[0] for event in hooks.LATER)
+    assert (list(whole), list(whole["hooks"])) == (["hooks"], list(EVENTS)), "Codex refuses other fields"
+    assert all(" hook codex --root " in commands(path, event)[0] for event in LATER)
     checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
     assert (checks["codex hook"]["state"], checks["codex hook"]["next"]) == ("ok", CLIENTS["codex"].trust)
     del whole["hooks"]["Stop"]
@@ -480,27 +481,27 @@ def test_any_settings_take_our_hook_and_give_it_back(top: dict[str, Any], events
     whole = top if events is None else top | {"hooks": events}
     text = json.dumps(whole, indent=indent)
     said = ours("/a b")
-    merged = hooks.merge(text, said)
-    assert hooks.find(merged) == said
-    assert hooks.merge(merged, said) == merged
-    for event in hooks.EVENTS:
+    merged = Hooks(said).merge(text)
+    assert Hooks().find(merged) == said
+    assert Hooks(said).merge(merged) == merged
+    for event in EVENTS:
         assert json.loads(merged)["hooks"][event][:-1] == (events or {}).get(event, [])
     assert json.loads(merged) | {"hooks": 0} == whole | {"hooks": 0}
-    assert hooks.unmerge(merged, text) == text
-    changed = hooks.merge(merged, ours("/c"))
-    for event in hooks.EVENTS:
+    assert Hooks().unmerge(merged, text) == text
+    changed = Hooks(ours("/c")).merge(merged)
+    for event in EVENTS:
         assert json.loads(changed)["hooks"][event][-1]["hooks"][0]["command"] == ours("/c")[event]
 
 
 def test_what_was_added_beside_our_hook_stays() -> None:
-    whole = json.loads(hooks.fragment(ours("/r")))
+    whole = json.loads(Hooks(ours("/r")).merge(""))
     whole["hooks"]["SessionStart"][0]["hooks"].append(THEIRS)
-    left = hooks.unmerge(json.dumps(whole), None)
+    left = Hooks().unmerge(json.dumps(whole), None)
     assert left is not None
     assert json.loads(left) == {"hooks": {"SessionStart": [{"hooks": [THEIRS]}]}}
 
 
-@pytest.mark.parametrize("text", ['{"hooks": 3}', '{"hooks": {"SessionStart": {}}}', "{} // mine", "[]"])
+@pytest.mark.parametrize("text", ['{"hooks": 3}', '{"hooks": {"SessionStart": {}}}', "{} / mine", "[]"])
 def test_hooks_that_cannot_be_edited_safely_are_refused_with_what_to_paste(home: Home, text: str) -> None:
     path = home.path / SETTINGS
     path.parent.mkdir()
@@ -541,3 +542,153 @@ def test_doctor_looks_at_the_hook(home: Home) -> None:
     checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
     assert checks["claude-code hook"]["state"] == "fail"
     assert "install claude-code --hook" in checks["claude-code hook"]["next"]
+
+
+# comments and trailing commas, and the other forms of TOML
+
+COMMENTED = [
+    '{\n  // my servers\n  "KEY": {}\n}\n',
+    '{\n  "KEY": {\n    // none yet\n  }\n}\n',
+    "// mine\n{}\n// end",
+    '/* mine */ {"a": 1} // end',
+    '{"a": "// no comment, /* nor */ this,}" /* last */}',
+    '{"KEY": {"other": {},},}',
+    '{\n\t"KEY": {\n\t\t"other": {"command": "x",}, // theirs\n\t\t// after it\n\t},\n}\n',
+    '{\n  "KEY": {\n    "other": {} // theirs, and\n    /* a longer\n       one */\n  } // end of servers\n}\n',
+    '{\r\n  "KEY": {\r\n    "other": {}, // theirs\r\n  },\r\n}\r\n',
+    '{"KEY": {"other": {} // theirs\n}}',
+]
+
+
+def read_jsonc(text: str) -> Any:
+    """Read JSON with comments and trailing commas, a character at a time."""
+    kept, at = "", 0
+    while at < len(text):
+        if text[at] == '"':
+            end = json.JSONDecoder().raw_decode(text, at)[1]
+            kept, at = kept + text[at:end], end
+        elif text[at : at + 2] == "//":
+            at = text.find("\n", at) if "\n" in text[at:] else len(text)
+        elif text[at : at + 2] == "/*":
+            at = text.index("*/", at) + 2
+        else:
+            if text[at] in "}]":
+                kept = kept.rstrip().removesuffix(",")
+            kept, at = kept + text[at], at + 1
+    return json.loads(kept)
+
+
+@pytest.mark.parametrize("text", COMMENTED)
+def test_comments_and_trailing_commas_stay_and_come_back_byte_by_byte(text: str) -> None:
+    text = text.replace("KEY", "servers")
+    server = Server(CLIENTS["vscode"], ["/bin/holdfast", "mcp"])
+    merged = server.merge(text)
+    assert read_jsonc(merged)["servers"]["holdfast"]["args"] == ["mcp"]
+    for comment in ("my servers", "mine", "none yet", "// end", "theirs", "after it", "a longer"):
+        assert (comment in merged) is (comment in text)
+    assert server.merge(merged) == merged
+    assert server.unmerge(merged, text) == text
+    left = server.unmerge(merged, None)  # without a copy of the old text
+    assert left and "holdfast" not in left
+    known = read_jsonc(text)
+    assert read_jsonc(left) in (known, {name: value for name, value in known.items() if value})
+
+
+def test_a_file_with_comments_is_edited_by_the_commands(home: Home) -> None:
+    text = '{\n  // mine\n  "servers": {\n    "other": {}, // theirs\n  },\n}\n'
+    path = home.write("vscode", text)
+    home.do("install", "vscode")
+    merged = path.read_text()
+    assert read_jsonc(merged)["servers"]["holdfast"]["args"][-1] == str(home.root)
+    assert home.do("install", "vscode")["changed"] is False
+    path.write_text(merged.replace("// mine", "// mine, and changed"))
+    home.do("uninstall", "vscode")
+    assert path.read_text() == text.replace("// mine", "// mine, and changed")
+
+
+COMMENT = st.sampled_from(["", "", " ", "\n", "// c\n", "/* c */", " // a, b}\n  ", '\n/* "x */\n'])
+
+
+@st.composite
+def jsonc(draw: st.DrawFn, value: Any) -> str:
+    """Write a value with comments, spaces and trailing commas anywhere."""
+    if not isinstance(value, dict | list):
+        return json.dumps(value)
+    parts = [
+        draw(COMMENT)
+        + (f"{json.dumps(key)}{draw(COMMENT)}:{draw(COMMENT)}" if isinstance(value, dict) else "")
+        + draw(jsonc(value[key] if isinstance(value, dict) else key))
+        + draw(COMMENT)
+        for key in value
+    ]
+    last = draw(st.sampled_from(["", ","])) if parts else ""
+    opened, closed = "{}" if isinstance(value, dict) else "[]"
+    return f"{opened}{','.join(parts)}{last}{draw(COMMENT)}{closed}"
+
+
+@given(st.data(), st.dictionaries(st.text(max_size=3), JSON_VALUES, max_size=3))
+def test_any_json_with_comments_takes_our_parts_and_gives_them_back(data: st.DataObject, top: dict[str, Any]) -> None:
+    whole = top | data.draw(
+        st.sampled_from([{}, {"mcpServers": {}}, {"mcpServers": {"a": {}}}, {"hooks": {"Stop": []}}])
+    )
+    text = data.draw(COMMENT) + data.draw(jsonc(whole)) + data.draw(COMMENT)
+    assert read_jsonc(text) == whole
+    for part in (Server(CLIENTS["cursor"], ["/bin/holdfast", "mcp"]), Hooks(ours("/a b"))):
+        merged = part.merge(text)
+        assert part.merge(merged) == merged
+        assert merged.count("c */") == text.count("c */") and merged.count("// ") == text.count("// ")
+        found = read_jsonc(merged)
+        assert list(part.places(merged))
+        theirs = top.keys() - {"mcpServers", "hooks"}
+        assert {key: found[key] for key in theirs} == {key: top[key] for key in theirs}
+        assert part.unmerge(merged, text) == text
+        left = part.unmerge(merged, None)
+        assert left is None or {key: read_jsonc(left)[key] for key in theirs} == {key: top[key] for key in theirs}
+
+
+def test_comments_inside_our_entry_and_around_it_stay_when_it_changes_and_after_it() -> None:
+    text = """{
+  "mcpServers": {
+    "first": {}, // theirs
+    // about holdfast
+    "holdfast": {
+      // the command
+      "command": "/old", // old
+      "args": ["mcp"], /* all */
+      "env": {"A": "b",},
+    }, // ours
+    // about last
+    "last": {},
+  },
+}
+"""
+    client = CLIENTS["cursor"]
+    assert Server(client, ["/old", "mcp"]).merge(text) == text
+    assert Server(client, ["/new", "mcp"]).merge(text) == text.replace("/old", "/new")
+    left = Server(client).unmerge(text, None)
+    assert left is not None
+    for comment in ("// theirs", "// about holdfast", "// ours", "// about last"):
+        assert comment in left
+    assert "// the command" not in left
+    assert read_jsonc(left) == {"mcpServers": {"first": {}, "last": {}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[mcp_servers]\nholdfast = {command = "/old", args = []} # mine\nother = {command = "x"}\n',
+        '[mcp_servers]\nother.command = "x"\nholdfast.command = "/old" # mine\n',
+        '# top\n[mcp_servers.holdfast] # mine\nargs = []\n# inside\ncommand = "/old" # it\n\n# theirs\n'
+        '[mcp_servers.other]\ncommand="x"\n',
+    ],
+)
+def test_codex_entries_of_any_form_are_changed_in_place_and_removed(text: str) -> None:
+    client = CLIENTS["codex"]
+    changed = Server(client, ["/new", "mcp"]).merge(text)
+    read = tomllib.loads(changed)["mcp_servers"]
+    assert read == {"holdfast": {"command": "/new", "args": ["mcp"]}, "other": {"command": "x"}}
+    assert all(part in changed for part in ("# mine", "# top", "# inside", "# it", "# theirs") if part in text)
+    left = Server(client).unmerge(changed, None)
+    assert left is not None
+    assert tomllib.loads(left) == {"mcp_servers": {"other": {"command": "x"}}}
+    assert ("# theirs" in left, "# top" in left) == ("# theirs" in text, "# top" in text)

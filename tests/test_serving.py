@@ -26,9 +26,8 @@ import pgserver
 import teamserver
 from holdfast.errors import Busy
 from holdfast.mcp import auth
-from holdfast.mcp.auth import issue
+from holdfast.mcp.auth import Key, MemoryPool, issue
 from holdfast.mcp.health import Log, Metrics
-from holdfast.mcp.team import Key, MemoryPool
 from holdfast.memory import Memory
 from holdfast.model import grants
 from holdfast.storage.postgres.connections import Waits

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
-from holdfast.clients import CLIENTS, Client, hooks
+from holdfast.clients import CLIENTS, EVENTS, Addition, Hooks, Server
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.formats import encryption
 from holdfast.memories.lint import conflict_copies
@@ -200,29 +199,35 @@ def _lock(location: str) -> Check:
 
 
 def _clients() -> Iterator[Check]:
-    any_found = False
-    for client in CLIENTS.values():
-        words, step = functools.partial(clients.words, client), f"Run: holdfast install {client.name}"
-        for project in (*[False] * bool(client.user), *[True] * bool(client.project)):
-            if check := _configured(client.name, clients.location(client, project=project), words, step):
-                any_found = True
-                yield check
-    for client in (client for client in CLIENTS.values() if client.hooks):
-        paths = dict.fromkeys(hooks.location(client, project=project) for project in (False, True))
-        step = f"Run: holdfast install {client.name} --hook"
-        for path in paths:
-            if check := _configured(f"{client.name} hook", path, hooks.words, step):
-                yield check if check.state != "ok" else _complete(check, client, path, step)
-    if not any_found:
+    servers = [(client, project) for client in CLIENTS.values() for project in (False, True)]
+    servers = [(client, project) for client, project in servers if (client.project if project else client.user)]
+    found = [
+        _configured(
+            client.name, client.location(project=project), Server(client), f"Run: holdfast install {client.name}"
+        )
+        for client, project in servers
+    ]
+    if not any(found):
         names = ", ".join(CLIENTS)
-        yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
+        found.append(Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})"))
+    for client in (client for client in CLIENTS.values() if client.hooks):
+        step = f"Run: holdfast install {client.name} --hook"
+        for path in dict.fromkeys(client.hooks_location(project=project) for project in (False, True)):
+            check = _configured(f"{client.name} hook", path, Hooks(), step)
+            if check and check.state == "ok":
+                known = Hooks().find(clients.read_file(path) or "")
+                check = msgspec.structs.replace(check, next=client.trust)
+                if missing := [event for event in EVENTS if event not in known]:
+                    check = Check(check.check, "warn", f"{path} has no hook for {', '.join(missing)}.", step)
+            found.append(check)
+    return filter(None, found)
 
 
-def _configured(name: str, path: str, words: Callable[[str], list[str] | None], step: str) -> Check | None:
+def _configured(name: str, path: str, addition: Addition, step: str) -> Check | None:
     """Check the command that a file of a client starts; None if the file has none of ours."""
     try:
         text = clients.read_file(path)
-        found = words(text) if text and clients.NAME in text else None
+        found = addition.command(text) if text and clients.NAME in text else None
     except HoldfastError as error:
         return Check(name, "warn", f"{path}: {error.message}", "Look at it by hand.")
     if found is None:
@@ -233,14 +238,6 @@ def _configured(name: str, path: str, words: Callable[[str], list[str] | None], 
     if os.path.isabs(found[0]) and not os.access(found[0], os.X_OK):
         return Check(name, "fail", f"{path} starts {found[0]}, which cannot be run.", step)
     return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
-
-
-def _complete(check: Check, client: Client, path: str, step: str) -> Check:
-    """Check that a file with a hook of ours has all of them."""
-    known = hooks.find(clients.read_file(path) or "")
-    if missing := [event for event in hooks.EVENTS if event not in known]:
-        return Check(check.check, "warn", f"{path} has no hook for {', '.join(missing)}.", step)
-    return msgspec.structs.replace(check, next=client.trust)
 
 
 # the server

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import functools
 import os
 import shutil
 import sys
@@ -15,7 +15,7 @@ import click
 from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root
-from holdfast.clients import CLIENTS, Client, hooks
+from holdfast.clients import CLIENTS, EVENTS, START, Addition, Client, Hooks, Server, hook_line
 from holdfast.errors import Invalid, Unavailable
 from holdfast.roots import is_address, without_password
 from holdfast.secrets import redact
@@ -44,13 +44,14 @@ def install(client: str, workspace: str, toolset: str, hook: bool | None, **give
     what it learned.
     """
     known = CLIENTS[client]
-    path = clients.location(known, project=given["project"])
-    hook_path = hooks.location(known, project=given["project"]) if hook or known.hooks else ""
+    path = known.location(project=given["project"])
+    hook_path = known.hooks_location(project=given["project"]) if hook or known.hooks else ""
     offered = ["--toolset", toolset] if toolset and toolsets.toolset(toolsets.registry(), toolset) else []
-    wanted = clients.entry(known, _command("mcp", workspace, *offered))
-    lines = _hook_lines(client, workspace) if hook_path else {}
+    server = Server(known, _command("mcp", workspace, *offered))
+    start, later = _command("context", workspace, "--hook"), _command("hook", workspace, client)
+    hooks = Hooks({event: hook_line(start if event == START else later) for event in EVENTS})
     if given["only_print"]:
-        texts = {path: clients.fragment(known, wanted)} | ({hook_path: hooks.fragment(lines)} if hook else {})
+        texts = {path: server.merge("")} | ({hook_path: hooks.merge("")} if hook else {})
         if show.asked_for_json():
             first, *more = [{"file": path, "text": text} for path, text in texts.items()]
             show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
@@ -61,13 +62,10 @@ def install(client: str, workspace: str, toolset: str, hook: bool | None, **give
             click.echo(text, nl=False)
         return
     ask = not given["yes"]
-    paste = f"Paste into it:\n{clients.fragment(known, wanted)}"
-    done = {"client": client} | _edit(path, lambda old: clients.merge(known, old or "", wanted), paste, ask=ask)
-    there = _has_hook(hook_path) if hook_path and hook is not False else None
+    done = {"client": client} | _add(server, path, ask=ask)
+    there = _has(hooks, hook_path) if hook_path and hook is not False else None
     if hook or there or (there is False and ask and _is_terminal()):
-        paste = f"Paste into it:\n{hooks.fragment(lines)}"
-        question = _WRITE if hook or there else _OFFER
-        done["hook"] = _edit(hook_path, lambda old: hooks.merge(old or "", lines), paste, ask=ask, question=question)
+        done["hook"] = _add(hooks, hook_path, ask=ask, question=_WRITE if hook or there else _OFFER)
     _report(known, done)
     if known.trust and done.get("hook", {}).get("changed") and not show.wants_json():
         click.echo(known.trust)
@@ -80,34 +78,29 @@ def install(client: str, workspace: str, toolset: str, hook: bool | None, **give
 def uninstall(client: str, **given: bool) -> None:
     """Remove the memory from the configuration of CLIENT."""
     known = CLIENTS[client]
-    ask = not given["yes"]
-    path = clients.location(known, project=given["project"])
-
-    def without_entry(old: str | None) -> str | None:
-        before = _before(path, functools.partial(clients.find, known))
-        return None if old is None else clients.unmerge(known, old, before)
-
-    by_hand = f'Remove "{clients.NAME}" from "{known.key}" in it.'
-    done = {"client": client} | _edit(path, without_entry, by_hand, ask=ask)
-    hook_path = hooks.location(known, project=given["project"]) if known.hooks else ""
-    there = _has_hook(hook_path) if hook_path else False
-    if there or (there is None and clients.NAME in (clients.read_file(hook_path) or "")):
-        by_hand = f'Remove the hooks with "{clients.NAME}" from it.'
-        before = _before(hook_path, hooks.words)
-        done["hook"] = _edit(hook_path, lambda old: hooks.unmerge(old or "", before), by_hand, ask=ask)
+    done = {"client": client} | _remove(Server(known), known.location(project=given["project"]), ask=not given["yes"])
+    path = known.hooks_location(project=given["project"]) if known.hooks else ""
+    if path and _has(Hooks(), path):
+        done["hook"] = _remove(Hooks(), path, ask=not given["yes"])
     _report(known, done)
 
 
-def _hook_lines(client: str, workspace: str) -> dict[str, str]:
-    """Return our commands by event."""
-    start, later = _command("context", workspace, "--hook"), _command("hook", workspace, client)
-    return {event: hooks.command(start if event == hooks.START else later) for event in hooks.EVENTS}
+def _add(addition: Addition, path: str, *, ask: bool, question: str = _WRITE) -> dict[str, Any]:
+    by_hand = f"Paste into it:\n{addition.merge('')}"
+    return _edit(path, lambda old: addition.merge(old or ""), by_hand, ask=ask, question=question)
 
 
-def _has_hook(path: str) -> bool | None:
-    """Return whether a file has one of our hooks, None if it cannot be read."""
+def _remove(addition: Addition, path: str, *, ask: bool) -> dict[str, Any]:
+    def edit(old: str | None) -> str | None:
+        return None if old is None else addition.unmerge(old, _before(addition, path))
+
+    return _edit(path, edit, addition.by_hand, ask=ask)
+
+
+def _has(addition: Addition, path: str) -> bool | None:
+    """Return whether a file has a part of ours, None if it cannot be read."""
     try:
-        return bool(hooks.find(clients.read_file(path) or ""))
+        return any(addition.places(clients.read_file(path) or ""))
     except Invalid:
         return None
 
@@ -131,14 +124,12 @@ def _command(name: str, workspace: str, *options: str) -> list[str]:
     return [*started, name, *options, "--root", location, *(["--workspace", workspace] if workspace else [])]
 
 
-def _before(path: str, find: Callable[[str], object]) -> str | None:
-    """Return the newest backup without what `find` finds, None if there is none."""
+def _before(addition: Addition, path: str) -> str | None:
+    """Return the newest backup without our part, None if there is none."""
     for text in clients.backups(path):
-        try:
-            if find(text) is None:
+        with contextlib.suppress(Invalid):
+            if not any(addition.places(text)):
                 return text
-        except Invalid:
-            continue
     return None
 
 

@@ -26,8 +26,7 @@ _MODULES = {
         "workspace state plan learnings skill compartment mind value chat jobs task overview recall remember revise"
         " tools call traces"
     ),
-    "context": "context",
-    "hook": "hook",
+    "hook": "context hook",
     "serve": "mcp serve token",
     "install": "install uninstall",
     "doctor": "doctor",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Command, Commands, command, find_root, open_root
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid
 from holdfast.mcp.auth import for_tenant, issue, open_grants
 from holdfast.model.grants import Grant, by_name
 from holdfast.roots import folder_of, is_address
@@ -42,7 +43,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
     if http:
         from holdfast.mcp.http import main as serve_http
 
-        serve_http(location, toolset, defaults, host=host, port=port)
+        serve_http(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
     else:
         from holdfast.mcp.stdio import main as serve_stdio
 
@@ -60,12 +61,11 @@ def serve(store: str, workspace: str, session: str, **given: Any) -> None:
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
-    from holdfast.mcp.http import Options
-    from holdfast.mcp.team import run
+    from holdfast.mcp.http import main
 
     location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)
-    run(location, Options(**given), defaults, owner_tokens=not is_address(location))
+    main(location, defaults=defaults, owner_tokens=not is_address(location), **given)
 
 
 def _store_of(store: str) -> str:
@@ -140,10 +140,7 @@ def list_(store: str, tenant: str | None) -> None:
 def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
     with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
-        try:
-            grant = by_name(grants.all(), wanted)
-        except Invalid as error:
-            raise NotFound(error.message, error.next_step) from None
+        grant = by_name(grants.all(), wanted)
         grants.revoke(grant.id)
     if not show.in_json({"id": grant.id, "name": grant.name, "revoked": True}):
         click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")

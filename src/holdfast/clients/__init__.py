@@ -1,6 +1,6 @@
-"""MCP clients: their configuration files, and Holdfast's entry in them.
+"""MCP clients: their files, and what Holdfast adds to them: a server and, for some clients, hooks.
 
-An edit changes only our entry: other keys, their order, comments and white space stay. A file that cannot be edited
+An edit changes only our own part: other keys, their order, comments and white space stay. A file that cannot be edited
 that way is refused, with the text to paste instead. A write keeps a copy of the old text beside the file, replaces the
 file atomically and keeps its mode. If the file is a link, its target is changed.
 """
@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.clients.editors import JSON, TOML, JsonEditor, TomlEditor
+from holdfast.clients.editors import JSON, TOML, JsonEditor, Path, TomlEditor
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
 
 NAME = "holdfast"
-"""The name of our entry in every client."""
+"""The name of our server in every client."""
+START, LATER = "SessionStart", ("PreCompact", "Stop", "SessionEnd")
+EVENTS = (START, *LATER)
+"""The events that have a hook of ours."""
+_HOOKS = "hooks"
+_OUR_HOOKS = (" context --hook ", " hook claude-code ", " hook codex ")
+_HOOK_SECONDS = 3
+"""The client gives up after this; Codex allows no more at the end of a session."""
 _BACKUP = ".before-holdfast-"
 
 
@@ -40,9 +48,19 @@ class Client(msgspec.Struct, frozen=True):
     trust: str = ""
     """The next step before the client runs new hooks."""
 
-    @property
-    def editor(self) -> JsonEditor | TomlEditor:
-        return TOML if self.key == "mcp_servers" else JSON
+    def location(self, *, project: bool = False, platform: str = sys.platform) -> str:
+        """Return the configuration file of the user, or of the project in this folder."""
+        if project or not self.user:
+            if not self.project:
+                raise Invalid(f"{self.title} has no configuration per project.", "Leave out --project.")
+            return os.path.join(os.getcwd(), self.project)
+        return os.path.expandvars(os.path.expanduser(self.user.get(platform, self.user[""])))
+
+    def hooks_location(self, *, project: bool = False) -> str:
+        """Return the file of hooks of the user, or of the project in this folder."""
+        if not self.hooks:
+            raise Invalid(f"{self.title} has no hooks that Holdfast knows.", "Leave out --hook.")
+        return os.path.join(os.getcwd() if project else os.path.expanduser("~"), self.hooks)
 
 
 CLIENTS = {
@@ -63,50 +81,127 @@ CLIENTS = {
 }  # fmt: skip
 
 
-def location(client: Client, *, project: bool = False, platform: str = sys.platform) -> str:
-    """Return the configuration file of the user, or of the project in this folder."""
-    if project or not client.user:
-        if not client.project:
-            raise Invalid(f"{client.title} has no configuration per project.", "Leave out --project.")
-        return os.path.join(os.getcwd(), client.project)
-    return os.path.expandvars(os.path.expanduser(client.user.get(platform, client.user[""])))
+class Placed(NamedTuple):
+    """Where a part of ours is in a text."""
+
+    path: Path
+    found: dict[str, Any]
+    removed: Path
+    """What goes when it is removed."""
 
 
-def entry(client: Client, command: list[str]) -> dict[str, Any]:
-    """Return our entry, which starts this command."""
-    return {**client.extra, "command": command[0], "args": command[1:]}
+class Addition:
+    """What Holdfast adds to a file of a client."""
 
+    editor: JsonEditor | TomlEditor = JSON
+    by_hand = ""
+    """How to remove it without this program."""
 
-def fragment(client: Client, wanted: Mapping[str, Any]) -> str:
-    """Return a configuration with nothing but our entry."""
-    return client.editor.fresh(client.key, NAME, wanted)
+    def places(self, text: str) -> Iterator[Placed]:
+        """Yield where it is in a text; Invalid if the text cannot be read."""
+        raise NotImplementedError
 
+    def command(self, text: str) -> list[str] | None:
+        """Return the command that a text starts, None if there is none of ours."""
+        raise NotImplementedError
 
-def find(client: Client, text: str) -> dict[str, Any] | None:
-    """Return our entry, None if there is none; Invalid if the text cannot be read."""
-    servers = client.editor.read(text).get(client.key)
-    found = servers.get(NAME) if isinstance(servers, dict) else None
-    return found if isinstance(found, dict) else None
+    def merge(self, text: str) -> str:
+        """Return a text with it; what the user added to it stays."""
+        raise NotImplementedError
 
+    def unmerge(self, text: str, before: str | None) -> str | None:
+        """Return a text without it; None if there was no file `before` and nothing is left."""
+        left = text
+        while place := next(self.places(left), None):
+            left = self.editor.drop(left, place.removed, before)
+        return None if left != text and before is None and left.strip() in ("", "{}") else left
 
-def words(client: Client, text: str) -> list[str] | None:
-    """Return the command of our entry, None if there is none."""
-    known = find(client, text)
-    return None if known is None else [str(known.get("command", "")), *map(str, known.get("args") or [])]
-
-
-def merge(client: Client, text: str, wanted: dict[str, Any]) -> str:
-    """Return the configuration with our entry; fields that the user added to the entry stay."""
-    known = find(client, text) or {}
-    return text if known == known | wanted else client.editor.merge(text, client.key, NAME, known | wanted)
-
-
-def unmerge(client: Client, text: str, before: str | None) -> str | None:
-    """Return the configuration without our entry; None if there was no file `before` and nothing is left."""
-    if find(client, text) is None:
+    def update(self, text: str, place: Placed, wanted: Mapping[str, Any]) -> str:
+        """Set the fields that differ, each by itself, so that comments between them stay."""
+        for field, value in wanted.items():
+            if place.found.get(field) != value:
+                text = self.editor.put(text, (*place.path, field), value)
         return text
-    left = client.editor.remove(text, client.key, NAME, before)
-    return None if before is None and left.strip() in ("", "{}") else left
+
+
+class Server(Addition):
+    """Our server in the configuration of a client; `command` starts it."""
+
+    def __init__(self, client: Client, command: Sequence[str] = ("",)) -> None:
+        self.editor = TOML if client.key == "mcp_servers" else JSON
+        self.by_hand = f'Remove "{NAME}" from "{client.key}" in it.'
+        self._path = (client.key, NAME)
+        self._wanted = {**client.extra, "command": command[0], "args": list(command[1:])}
+
+    def places(self, text: str) -> Iterator[Placed]:
+        servers = self.editor.read(text).get(self._path[0])
+        found = servers.get(NAME) if isinstance(servers, dict) else None
+        if isinstance(found, dict):
+            yield Placed(self._path, found, self._path)
+
+    def command(self, text: str) -> list[str] | None:
+        known = next(self.places(text), None)
+        return known and [str(known.found.get("command", "")), *map(str, known.found.get("args") or [])]
+
+    def merge(self, text: str) -> str:
+        if place := next(self.places(text), None):
+            return self.update(text, place, self._wanted)
+        return self.editor.put(text, self._path, self._wanted)
+
+
+class Hooks(Addition):
+    """Our hooks in the settings of a client, which show an agent its memory, keep the transcript and ask it to save.
+
+    `lines` are the commands by event. Claude Code and Codex have the same events and the same form.
+    """
+
+    by_hand = f'Remove the hooks with "{NAME}" from it.'
+
+    def __init__(self, lines: Mapping[str, str] | None = None) -> None:
+        self._lines = lines or {}
+
+    def places(self, text: str) -> Iterator[Placed]:
+        events = self.editor.read(text).get(_HOOKS)
+        for event in EVENTS:
+            groups = events.get(event) if isinstance(events, dict) else None
+            for number, group in enumerate(groups if isinstance(groups, list) else ()):
+                hooks = group.get(_HOOKS) if isinstance(group, dict) else None
+                for place, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+                    line = hook.get("command") if isinstance(hook, dict) else None
+                    if isinstance(line, str) and NAME in line and any(part in line for part in _OUR_HOOKS):
+                        path = (_HOOKS, event, number, _HOOKS, place)
+                        yield Placed(path, hook, path if len(hooks or ()) > 1 else path[:3])
+
+    def find(self, text: str) -> dict[str, str]:
+        """Return our commands by event."""
+        return {str(place.path[1]): place.found["command"] for place in self.places(text)}
+
+    def command(self, text: str) -> list[str] | None:
+        line = next(iter(self.find(text).values()), None)
+        if line is None:
+            return None
+        try:
+            return shlex.split(line.partition(" 2>")[0]) or [""]
+        except ValueError:
+            return [""]
+
+    def merge(self, text: str) -> str:
+        for event, line in self._lines.items():
+            wanted = {"type": "command", "command": line, "timeout": _HOOK_SECONDS}
+            place = next((place for place in self.places(text) if place.path[1] == event), None)
+            if place:
+                text = self.update(text, place, wanted)
+                continue
+            events = self.editor.read(text).get(_HOOKS)
+            groups = events.get(event) if isinstance(events, dict) else None
+            number = len(groups) if isinstance(groups, list) else 0
+            text = self.editor.put(text, (_HOOKS, event, number), {_HOOKS: [wanted]})
+        return text
+
+
+def hook_line(words: Sequence[str]) -> str:
+    """Return a shell command that never fails and prints no errors."""
+    return f"{shlex.join(words)} 2>/dev/null || true"
 
 
 # files

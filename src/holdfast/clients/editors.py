@@ -1,96 +1,80 @@
-"""Editing one entry of a JSON or TOML text in place: every other character stays.
+"""Editing one value of a JSON or TOML text in place: every other character stays.
 
-Only plain JSON is edited; a text with comments or trailing commas is refused. An edited TOML text is parsed again, and
-refused if anything but the entry has changed.
+JSON may have comments and trailing commas, as VS Code, Cursor and Zed allow: they are read, and kept. An edited TOML
+text is parsed again, and refused if anything but the value has changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
 
+Path = tuple[str | int, ...]
+"""The way to a value: names of members, numbers of items. The number after the last item adds one."""
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
+_STRING, _COMMENT = r'"(?:[^"\\]|\\.)*"', r"//[^\r\n]*|/\*.*?\*/"
+_COMMENTS = re.compile(f"{_STRING}|{_COMMENT}", re.DOTALL)
+_LAST_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_SPACES = re.compile(rf"({_STRING}|{_COMMENT})|\s+", re.DOTALL)
 _TOML_HEADER = re.compile(r"\s*\[")
-Path = tuple[str | int, ...]
-"""The way to a value: names of members, numbers of items."""
 
 
 # JSON
 
 
 class JsonEditor:
-    """Edits the entry `key.name` of a JSON text."""
-
-    def fresh(self, key: str, name: str, wanted: Any) -> str:
-        """Return a text with nothing but the entry."""
-        return json.dumps({key: {name: wanted}}, indent=2, ensure_ascii=False) + "\n"
-
-    def merge(self, text: str, key: str, name: str, wanted: Any) -> str:
-        """Set the entry."""
-        whole = self.read(text)
-        if not whole:
-            return self.fresh(key, name, wanted)
-        if key not in whole:
-            return self.insert(text, (), {name: wanted}, key)
-        if not isinstance(whole[key], dict):
-            raise Invalid(f'"{key}" is not an object.', "Correct the file first.")
-        if name in whole[key]:
-            return self.replace(text, (key, name), wanted)
-        return self.insert(text, (key,), wanted, name) if whole[key] else self.replace(text, (key,), {name: wanted})
-
-    def remove(self, text: str, key: str, name: str, before: str | None) -> str:
-        """Remove the entry, and `key` with it if it was not in the text `before`."""
-        left = self.remove_value(text, (key, name))
-        known = self.read(before or "")
-        emptied = not self.read(left)[key]
-        if emptied and key not in known:
-            left = self.remove_value(left, (key,))
-        return before if emptied and before is not None and self.read(left) == known else left
+    """Edits a JSON text. Positions in `_plain` and `_code` are those in the text."""
 
     def read(self, text: str) -> dict[str, Any]:
         """Return the object that a text is, or refuse it; an empty text is an empty object."""
         try:
-            value = json.loads(text) if text.strip() else {}
-        except (ValueError, RecursionError):
-            raise Invalid("It is not plain JSON (comments, or a fault in it).", "It was not changed.") from None
+            value = json.loads(_plain(text)) if text.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"It is not JSON: {error}.", "It was not changed.") from None
         if not isinstance(value, dict):
             raise Invalid("It is not a JSON object.", "It was not changed.")
         return value
 
-    def insert(self, text: str, path: Path, value: Any, key: str | None = None) -> str:
-        """Add a member or, without a key, an item after the last one of an object or list, in the same layout."""
-        inside, _ = _locate(text, (*path, -1))
-        last = inside.members[-1]
-        space = _space_before(text, last.start)
-        separator = space or (" " if key is None or len(inside.members) > 1 or ": " in text else "")
-        name = "" if key is None else f"{json.dumps(key)}: "
-        return f"{text[: last.end]},{separator}{name}{_render(value, text, space)}{text[last.end :]}"
+    def put(self, text: str, path: Path, value: Any) -> str:
+        """Set a value, in the layout of the text; objects and lists on the way to it are added."""
+        self.read(text)
+        text = text if text.strip() else "{}\n"
+        plain = _plain(text)
+        start = _skip(plain, 0)
+        for depth, step in enumerate(path):
+            if plain[start] != ("[" if isinstance(step, int) else "{"):
+                raise Invalid(f'"{path[depth - 1]}" does not have the form that it should have.', "Correct it first.")
+            inside = _container(plain, start)
+            found = inside.find(step)
+            if found is None:
+                for missing in reversed(path[depth + 1 :]):
+                    value = [value] if isinstance(missing, int) else {missing: value}
+                return _insert(text, inside, step, value)
+            start = found.value
+        _, known = _locate(text, path)
+        return text[: known.value] + _render(text, value, _space_before(text, known.start)) + text[known.end :]
 
-    def replace(self, text: str, path: Path, value: Any) -> str:
-        inside, number = _locate(text, path)
-        member = inside.members[number]
-        return text[: member.value] + _render(value, text, _space_before(text, member.start)) + text[member.end :]
-
-    def remove_value(self, text: str, path: Path) -> str:
-        """Remove a member or item, with its comma and the space before it."""
-        inside, number = _locate(text, path)
-        if number:
-            return text[: inside.members[number - 1].end] + text[inside.members[number].end :]
-        if len(inside.members) > 1:
-            return text[: inside.members[0].start] + text[inside.members[1].start :]
-        return text[: inside.start + 1] + text[inside.end :]
+    def drop(self, text: str, path: Path, before: str | None) -> str:
+        """Remove a value, and the objects and lists that are empty then, unless they are in the text `before`."""
+        known = self.read(before or "")
+        left, above = _cut(text, path), path[:-1]
+        while above and left[_start(left, above) :][:2] in ("{}", "[]") and not _has(known, above):
+            left, above = _cut(left, above), above[:-1]
+        if before is not None and _squeezed(left) == (_squeezed(before) or "{}"):
+            return before  # with the white space that was in empty objects
+        return left
 
 
 class _Member(NamedTuple):
-    """A member of an object, or an item of a list, whose key is ""."""
+    """A member of an object, or an item of a list, whose key is its number."""
 
-    key: str
+    key: str | int
     start: int
     value: int
     end: int
@@ -103,47 +87,140 @@ class _Container(NamedTuple):
     end: int
     members: list[_Member]
 
+    def find(self, key: str | int) -> _Member | None:
+        """Return the member with this key; of several, the one that counts."""
+        return next((member for member in reversed(self.members) if member.key == key), None)
 
-def _container(text: str, start: int) -> _Container:
+
+def _container(plain: str, start: int) -> _Container:
     """Read the object or list at `start`; the text is known to be JSON."""
-    members, at = [], _skip(text, start + 1)
-    while text[at] not in "}]":
-        key, value = "", at
-        if text[start] == "{":
-            key, after = _DECODER.raw_decode(text, at)
-            value = _skip(text, _skip(text, after) + 1)
-        _, end = _DECODER.raw_decode(text, value)
+    members: list[_Member] = []
+    at = _skip(plain, start + 1)
+    while plain[at] not in "}]":
+        key: str | int = len(members)
+        value = at
+        if plain[start] == "{":
+            key, after = _DECODER.raw_decode(plain, at)
+            value = _skip(plain, _skip(plain, after) + 1)
+        _, end = _DECODER.raw_decode(plain, value)
         members.append(_Member(key, at, value, end))
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
+        at = _skip(plain, end)
+        if plain[at] == ",":
+            at = _skip(plain, at + 1)
     return _Container(start, at, members)
 
 
-def _locate(text: str, path: Path) -> tuple[_Container, int]:
-    """Return the object or list with the value at the end of a path, which is known to exist, and its number there."""
-    at = _skip(text, 0)
+def _locate(text: str, path: Path) -> tuple[_Container, _Member]:
+    """Return the member at the end of a path, which is known to exist, and what it is in."""
+    inside = _container(_plain(text), _start(text, path[:-1]))
+    member = inside.find(path[-1])
+    assert member
+    return inside, member
+
+
+def _insert(text: str, inside: _Container, key: str | int, value: Any) -> str:
+    """Add a member or an item at the end, after the comments that are there."""
+    at = len(text[: inside.end].rstrip(_SPACE))
+    name = "" if isinstance(key, int) else f"{json.dumps(key)}: "
+    newline, indent = _layout(text)
+    line = text[: inside.end].rpartition("\n")[2]
+    outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
+    space = outer and outer + indent
+    if inside.members:
+        last = inside.members[-1]
+        space = _space_before(text, last.start) or " "
+    if "\n" not in space and _follows_line_comment(text, at):
+        space = "\n"
+    shown = f"{space}{name}{_render(text, value, space)}"
+    if not inside.members:
+        closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
+        return text[:at] + shown + closing
+    if "," in _code(text)[last.end : inside.end]:
+        return f"{text[:at]}{shown},{text[at:]}"
+    return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
+
+
+def _cut(text: str, path: Path) -> str:
+    """Remove a member or item with its comma and the space before it; comments stay."""
+    inside, member = _locate(text, path)
+    code = _code(text)
+    start, end = member.start - len(_space_before(text, member.start)), member.end
+    after = _skip(code, end)
+    if code[after] == ",":
+        rest = text[end:after] + text[after + 1 :]
+        rest = rest.lstrip(" \t") if start == member.start else rest
+        left = text[:start]
+    else:
+        rest = text[end:]
+        comma = code.rfind(",", inside.start, start) if len(inside.members) > 1 else start
+        left = text[:comma] + text[comma + 1 : start]
+    if rest.lstrip(" \t")[:1] not in ("\r", "\n") and _follows_line_comment(text, start):
+        left += text[start : member.start]  # or the rest would become part of the comment
+    made = left + rest
+    closing = _skip(made, inside.start + 1)
+    return made[: inside.start + 1] + made[closing:] if made[closing] in "}]" else made
+
+
+def _follows_line_comment(text: str, at: int) -> bool:
+    """Return whether a comment up to the end of the line is before a position; spaces at its end do not count."""
+    return any(found.start() < at <= found.end() and found[0][:2] == "//" for found in _COMMENTS.finditer(text))
+
+
+def _start(text: str, path: Path) -> int:
+    """Return where the value at a path begins."""
+    return _locate(text, path)[1].value if path else _skip(_code(text), 0)
+
+
+def _has(whole: Any, path: Path) -> bool:
     for step in path:
-        inside = _container(text, at)
-        number = step if isinstance(step, int) else max(n for n, one in enumerate(inside.members) if one.key == step)
-        at = inside.members[number].value
-    return inside, number
+        if isinstance(whole, list):
+            whole = dict(enumerate(whole))
+        if not isinstance(whole, dict) or step not in whole:
+            return False
+        whole = whole[step]
+    return True
 
 
-def _render(value: Any, text: str, space: str) -> str:
+def _render(text: str, value: Any, space: str) -> str:
     """Return a value in the layout of the text: its lines begin with `space`, or it is one line."""
     if "\n" not in space:
         return json.dumps(value, ensure_ascii=False)
-    first = _container(text, _skip(text, 0)).members[0]
-    indent = _space_before(text, first.start).rpartition("\n")[2]
-    return json.dumps(value, indent=indent or "  ", ensure_ascii=False).replace("\n", space)
+    newline, indent = _layout(text)
+    line = (newline or "\n") + space.rpartition("\n")[2]
+    return json.dumps(value, indent=indent, ensure_ascii=False).replace("\n", line)
+
+
+def _layout(text: str) -> tuple[str, str]:
+    """Return the line ending of a text, "" if its members are on one line, and its indentation."""
+    plain = _plain(text)
+    members = _container(plain, _skip(plain, 0)).members
+    space = _space_before(text, members[0].start) if members else "\n"
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return newline if "\n" in space else "", space.rpartition("\n")[2] or "  "
+
+
+def _plain(text: str) -> str:
+    """Return a text without comments and trailing commas."""
+    return _blanked(_LAST_COMMAS, _code(text))
+
+
+def _code(text: str) -> str:
+    """Return a text without comments."""
+    return _blanked(_COMMENTS, text)
+
+
+def _blanked(pattern: re.Pattern[str], text: str) -> str:
+    """Return a text with spaces in place of what the pattern finds, except for strings."""
+    return pattern.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\r\n]", " ", found[0]), text)
+
+
+def _squeezed(text: str) -> str:
+    """Return a text without the white space between its parts."""
+    return _SPACES.sub(lambda found: found[1] or "", text)
 
 
 def _space_before(text: str, at: int) -> str:
-    start = at
-    while text[start - 1] in _SPACE:
-        start -= 1
-    return text[start:at]
+    return text[len(text[:at].rstrip(_SPACE)) : at]
 
 
 def _skip(text: str, at: int) -> int:
@@ -156,12 +233,7 @@ def _skip(text: str, at: int) -> int:
 
 
 class TomlEditor:
-    """Edits the table `key.name` of a TOML text; the methods are those of JsonEditor."""
-
-    def fresh(self, key: str, name: str, wanted: Mapping[str, Any]) -> str:
-        fields = {field: value for field, value in wanted.items() if not isinstance(value, dict)}
-        lines = [f"{field} = {json.dumps(value, ensure_ascii=False, default=str)}" for field, value in fields.items()]
-        return "\n".join([f"[{key}.{name}]", *lines]) + "\n"
+    """Edits the tables `key.name` of a TOML text; the methods are those of JsonEditor."""
 
     def read(self, text: str) -> dict[str, Any]:
         try:
@@ -169,30 +241,30 @@ class TomlEditor:
         except (ValueError, RecursionError) as error:
             raise Invalid(f"It is not TOML: {error}.", "It was not changed.") from None
 
-    def merge(self, text: str, key: str, name: str, wanted: Mapping[str, Any]) -> str:
-        """Set the table in its place, or at the end; tables below it stay."""
+    def put(self, text: str, path: Path, value: Any) -> str:
+        """Add a table at the end, or set a field of one."""
+        key, name, *field = path
         expected = self.read(text)
-        servers = expected.setdefault(key, {})
-        if not isinstance(servers, dict) or not isinstance(servers.get(name, {}), dict):
+        servers = expected.setdefault(str(key), {})
+        if not isinstance(servers, dict):
             raise Invalid(f'"{key}" is not a table of tables.', "Correct the file first.")
-        below = {field: value for field, value in servers.get(name, {}).items() if isinstance(value, dict)}
-        servers[name] = {**below, **wanted}
-        lines = text.splitlines(keepends=True)
-        made = self.fresh(key, name, wanted)
-        if found := _table(lines, key, name):
-            start, end = found
-            return _checked("".join([*lines[:start], made, *lines[end:]]), expected)
+        if field:
+            servers[name][field[0]] = value
+            return self._edited(text, path, expected, value)
+        servers[name] = value
+        lines = [f"{field} = {json.dumps(part, ensure_ascii=False)}" for field, part in value.items()]
         gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
-        return _checked(text + gap + made, expected)
+        return self._checked(text + gap + "\n".join([f"[{key}.{name}]", *lines]) + "\n", expected)
 
-    def remove(self, text: str, key: str, name: str, before: str | None) -> str:
-        """Remove the table, with those below it and the empty line above it."""
+    def drop(self, text: str, path: Path, before: str | None) -> str:
+        """Remove a table, with those below it and the empty line above it."""
+        key, name = map(str, path)
         expected = self.read(text)
         del expected[key][name]
         if not expected[key] and key not in self.read(before or ""):
             del expected[key]
         lines = text.splitlines(keepends=True)
-        while found := _table(lines, key, name, below=True):
+        while found := _table(lines, key, name):
             start, end = found
             if start and not lines[start - 1].strip():
                 start -= 1
@@ -200,14 +272,37 @@ class TomlEditor:
         left = "".join(lines)
         if before is not None and left.rstrip("\n") == before.rstrip("\n"):
             return before
-        return _checked(left, expected)
+        if name in self.read(left).get(key, {}):
+            return self._edited(left, path, expected)
+        return self._checked(left, expected)
+
+    def _edited(self, text: str, path: Path, expected: dict[str, Any], value: Any = None) -> str:
+        """Set or, without a value, remove what is at a path; comments and layout stay."""
+        import tomlkit  # here: loading it takes longer than reading the file
+
+        document = at = tomlkit.parse(text)
+        for step in path[:-1]:
+            at = at[step]  # type: ignore[index]
+        if value is None:
+            del at[path[-1]]  # type: ignore[arg-type]
+        else:
+            at[path[-1]] = value  # type: ignore[index]
+        return self._checked(document.as_string(), expected)
+
+    def _checked(self, text: str, expected: dict[str, Any]) -> str:
+        with contextlib.suppress(Invalid):
+            if self.read(text) == expected:
+                return text
+        raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")
 
 
-def _table(lines: list[str], key: str, name: str, *, below: bool = False) -> tuple[int, int] | None:
-    """Return the lines of a table, from its header to its last field; with `below`, also of a table below it."""
+def _table(lines: list[str], key: str, name: str) -> tuple[int, int] | None:
+    """Return the lines of a table, or of one below it, from the header to the last field.
+
+    tomlkit would count the comments before the next header as part of this table, and remove them with it.
+    """
     quoted = rf"[\"']?{re.escape(name)}[\"']?"
-    deeper = r"(?:\s*\..+)?" if below else ""
-    header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}{deeper}\s*\]\s*(?:#.*)?$")
+    header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}(?:\s*\..+)?\s*\]\s*(?:#.*)?$")
     start = next((number for number, line in enumerate(lines) if header.match(line)), None)
     if start is None:
         return None
@@ -215,15 +310,6 @@ def _table(lines: list[str], key: str, name: str, *, below: bool = False) -> tup
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
     return start, end
-
-
-def _checked(text: str, expected: dict[str, Any]) -> str:
-    try:
-        if tomllib.loads(text) == expected:
-            return text
-    except (ValueError, RecursionError):
-        pass
-    raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")
 
 
 JSON, TOML = JsonEditor(), TomlEditor()

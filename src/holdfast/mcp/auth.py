@@ -1,49 +1,118 @@
-"""Authentication over HTTP: the owner's two tokens, the tokens that were issued, and how often each may be used.
+"""Tokens, their rights, and the memory that each of them sees. Both HTTP servers use it.
 
-The owner's tokens are in files that only the owner can read, outside the memory root, which may be shared: one allows
-everything, one only reading. They are created at first use; removing a file makes a new token at the next start. Grants
-of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens.
-A grant that was looked up is trusted for a moment, so that not every request asks the store; a revoked token stops
-working within seconds. If the store cannot be asked, the request is refused.
+The owner's two tokens are in files outside the memory root, which may be shared: one allows everything, one only
+reading. Grants of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens. A
+grant that was looked up is trusted for a moment; a revoked token stops working within seconds. If the store cannot be
+asked, the request is refused.
+
+The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself. Each
+tenant's memory and each scope of it is opened once. Of many tenants, the least recently used is closed, never while it
+is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
 import secrets
 import stat
+import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.memories.workspaces import Workspaces
+from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model import grants
 from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
-from holdfast.roots import driver, is_address, open_folder
+from holdfast.roots import Tenants, driver, is_address, open_folder
+from holdfast.storage.log import attempts
+from holdfast.tools.calling import Connection, Context
 
 if TYPE_CHECKING:
-    from holdfast.mcp.server import Caller
+    from holdfast.mcp.health import Health
     from holdfast.storage.postgres.database import PgGrants
 
-    MakeCaller = Callable[[Grant | None, bool], Caller]
-    """Returns the caller with a grant, or the owner, and whether it may only read."""
-
+WRITER = "mcp"
+"""The writer of everything that is written through a server."""
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
-_MOST_CACHED = 10_000
+MOST_OPEN = 32
+"""Tenants whose memories stay open at once, unless more are in use."""
+_MOST_KNOWN = 10_000
+"""Tokens, addresses without a token, and connections that are remembered."""
+_LOOKUPS = 8
+"""Tokens that the server has not seen yet and that are looked up at once."""
 _PAUSE_SECONDS = 1.0
 """The wait before a store that could not be opened is tried again."""
-_TRIES = 50
-_MOST_BYTES = 4 << 20
+Kept = TypeVar("Kept")
+
+
+class Recent(Generic[Kept]):
+    """Values by key, of which only the last used are kept. Threads may share it."""
+
+    def __init__(self, most: int = _MOST_KNOWN) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, Kept] = OrderedDict()
+
+    def get(self, key: Hashable) -> Kept | None:
+        with self._lock:
+            return self._known.get(key)
+
+    def use(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        with self._lock:
+            found = self._known.pop(key, None) or make()
+            self._known[key] = found
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return found
+
+    def remove(self, key: Hashable) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+
+# callers
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The sender of a request and its rights. `use` gives the memory that it may see, and keeps it open meanwhile."""
+
+    use: Callable[[], AbstractContextManager[Memory]]
+    start: Callable[[], None]
+    """Opens that memory in the background."""
+    reads_only: bool = False
+    bound: bool = False
+    """The caller sees one scope only."""
+    tenant: str = ""
+    token: str = ""
+    """The name of the token; "" for the owner's own."""
+    request: str = ""
+    run: str = ""
+    """The run of calls that name none."""
+    connection: Callable[[str], Connection] = lambda _session: Connection(lasts=False)
+    """Returns the connection of a call with this `sessionId`."""
+    on_failure: Callable[[str, str, float], None] | None = None
+    """Called with the tool, the class of the error and the seconds when a tool call did not reach a memory."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""The caller that this thread works for."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -77,78 +146,90 @@ class Bucket:
         return True
 
 
-class Bearer:
-    """A valid token: its caller and its rate limit. `user` keeps its sessions apart from those of other tokens."""
+class Bearer(msgspec.Struct):
+    """A valid token: its caller, its name in logs and sessions, and its rate limit."""
 
-    def __init__(self, caller: Caller, limits: Limits, user: str) -> None:
-        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # `holdfast token` does without the SDK
-        from mcp.server.auth.provider import AccessToken
-
-        self.caller = caller
-        self.name = user
-        self.bucket = Bucket(limits.requests, limits.burst)
-        self.user = AuthenticatedUser(AccessToken(token="", client_id=user, scopes=[]))
-        self.checked = 0.0
-        """When the store was asked last; 0 for the owner's tokens."""
+    caller: Caller
+    name: str
+    bucket: Bucket
+    checked: float = 0.0
+    """When the store was asked last; 0 for the owner's tokens."""
 
     @property
     def is_fresh(self) -> bool:
-        """Can it be trusted without asking the store?"""
         return self.checked == 0.0 or time.monotonic() - self.checked < FRESH_SECONDS
 
 
-class Auth:
-    """The tokens of a server: the owner's, each with whether it only reads, and those issued for a store."""
+class Refused(Exception):
+    """A request that is not answered: its HTTP status, and the reason."""
 
-    def __init__(self, store: str, owner_tokens: Mapping[str, bool], limits: Limits, caller: MakeCaller) -> None:
+
+class Auth:
+    """The tokens of a server: the owner's, each with whether it only reads, and those issued for the store."""
+
+    def __init__(
+        self, store: str, defaults: Context, owned: Mapping[str, bool], health: Health, limits: Limits, folder: str = ""
+    ) -> None:
+        self.memories = MemoryPool(store, defaults, self._prepare, folder=folder)
+        self._store, self._health, self._limits = store, health, limits
+        self._own_tenant, self._in_database = tenant_of(store), is_address(store)
         self.owners = [
-            (token.encode(), Bearer(caller(None, reads_only), limits, "read" if reads_only else "write"))
-            for token, reads_only in owner_tokens.items()
+            (token.encode(), self._bearer("read" if reads_only else "write", None, reads_only))
+            for token, reads_only in owned.items()
         ]
-        self._store = store
-        self._limits = limits
-        self._caller = caller
         self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
-        self._lock = threading.Lock()
-        """Never held for long: the event loop takes it too."""
-        self._cache: OrderedDict[str, Bearer] = OrderedDict()
+        self._issued: Recent[Bearer] = Recent()
+        self._strangers: Recent[Bucket] = Recent()
+        """By address."""
+        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
+
+    async def admit(self, authorization: str, address: str, *, foreign: bool) -> Bearer | None:
+        """Return the bearer of the token of a request, None if it has no valid one; Refused if it comes too fast.
+
+        A request of a foreign web page or host is counted too, but the store is not asked for it.
+        """
+        scheme, _, given = authorization.partition(" ")
+        sent = given.strip().encode() if scheme.lower() == "bearer" else b""
+        bearer = self.known(sent)
+        if not foreign and sent and (bearer is None or not bearer.is_fresh):
+            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
+            try:
+                bearer = await anyio.to_thread.run_sync(self.look_up, sent, limiter=limiter)
+            except HoldfastError:
+                raise Refused(503, "The store does not answer") from None
+        if not (bearer.bucket if bearer else self.bucket_of(address)).take():
+            raise Refused(429, "Too many requests")
+        return bearer
+
+    def bucket_of(self, address: str) -> Bucket:
+        """Return the bucket of an address for its requests without a valid token."""
+        return self._strangers.use(address, lambda: Bucket(self._limits.strangers, self._limits.burst))
 
     def known(self, sent: bytes) -> Bearer | None:
         """Return the bearer of a token without asking the store; all owner tokens are compared in constant time."""
         found = [bearer for token, bearer in self.owners if hmac.compare_digest(sent, token)]
-        if found:
-            return found[0]
-        with self._lock:
-            return self._cache.get(_cache_key(sent))
+        return found[0] if found else self._issued.get(hashlib.sha256(sent).digest())
 
     def look_up(self, sent: bytes) -> Bearer | None:
         """Ask the store for the bearer of a token; raises when it cannot be asked."""
         token = grants.parse(sent.decode("ascii", "replace"))
         if token is None:
             return None
-        begun = time.monotonic()
-        try:
-            found = self.grants().find(token.tenant, token.id)
-        except Invalid:  # no tenant can have that name
-            found = None
-        valid, key = grants.matches(token, found), _cache_key(sent)
-        with self._lock:
-            if not valid or not found:
-                self._cache.pop(key, None)
-                return None
-            bearer = self._cache.get(key)
-            if bearer is None:
-                bearer = Bearer(self._caller(found, found.reads_only), self._limits, f"{found.tenant}/{found.id}")
-            bearer.checked = begun
-            self._cache[key] = bearer
-            self._cache.move_to_end(key)
-            if len(self._cache) > _MOST_CACHED:
-                self._cache.popitem(last=False)
-        if found.used != today():
+        begun, grant = time.monotonic(), None
+        with contextlib.suppress(Invalid):  # no tenant can have that name
+            grant = self.grants().find(token.tenant, token.id)
+        key = hashlib.sha256(sent).digest()  # the token itself is not kept
+        if not grants.matches(token, grant) or not grant:
+            self._issued.remove(key)
+            return None
+        make = functools.partial(self._bearer, f"{grant.tenant}/{grant.id}", grant, grant.reads_only)
+        bearer = self._issued.use(key, make)
+        bearer.checked = begun
+        if grant.used != today():
             with contextlib.suppress(HoldfastError):  # a server that may only read cannot record it
-                self.grants().note_use(found.tenant, found.id)
+                self.grants().note_use(grant.tenant, grant.id)
         return bearer
 
     def grants(self) -> FileGrants | PgGrants:
@@ -166,15 +247,195 @@ class Auth:
             return self._grants
 
     def close(self) -> None:
+        self.memories.close()
         with self._opening:
             if self._grants:
                 self._grants.close()
                 self._grants = None
 
+    def _bearer(self, name: str, grant: Grant | None, reads_only: bool) -> Bearer:
+        """Return the bearer of a grant, or the owner: the tenant and the scope of the grant select the memory."""
+        key = Key(self._own_tenant)
+        if grant:
+            key = Key(grant.tenant if self._in_database else "", grant.scope)
+        caller = Caller(
+            use=(lambda: self._use(key)) if grant else (lambda: self.memories.use(key)),
+            start=lambda: self.memories.start(key),
+            reads_only=reads_only,
+            bound=bool(key.scope),
+            tenant=key.tenant,
+            token=grant.name if grant else "",
+            on_failure=self._health.called,
+        )
+        return Bearer(caller, name, Bucket(self._limits.requests, self._limits.burst))
 
-def _cache_key(sent: bytes) -> str:
-    """Return a digest, so that the token itself is not kept."""
-    return grants.digest(sent.decode("latin-1"))
+    @contextlib.contextmanager
+    def _use(self, key: Key) -> Iterator[Memory]:
+        """Use a memory for a caller that may not see errors of the store."""
+        opened = False
+        try:
+            with self.memories.use(key) as memory:
+                opened = True
+                yield memory
+        except HoldfastError as error:
+            if opened and not isinstance(error, Unavailable):
+                raise
+            raise self._health.hidden(error) from None
+
+    def _prepare(self, memory: Memory) -> None:
+        def rephrase(error: HoldfastError) -> HoldfastError:
+            """Return the error that a caller gets: the owner in full, an issued token no details of the store."""
+            caller = CALLER.get()
+            internal = isinstance(error, Unavailable) or type(error) is HoldfastError
+            return self._health.hidden(error) if internal and caller and caller.token else error
+
+        memory.tools.on_call = self._health.called
+        memory.tools.rephrase = rephrase
+
+
+# memories
+
+
+class LazyMemory:
+    """A memory that is opened at first use, so that a server can list its tools before it reads any file.
+
+    A failed attempt is repeated by the next call: a root that was missing is found without a restart.
+    """
+
+    def __init__(self, opener: Callable[[], Memory]) -> None:
+        self._opener = opener
+        self._lock = threading.Lock()
+        self.opened: Memory | None = None
+
+    def get(self) -> Memory:
+        """Return the memory; the first caller opens it while the others wait."""
+        with self._lock:
+            if self.opened is None:
+                self.opened = self._opener()
+            return self.opened
+
+    def start(self) -> None:
+        """Open it in the background; the first call that needs it reports what goes wrong."""
+
+        def attempt() -> None:
+            with contextlib.suppress(HoldfastError):
+                self.get()
+
+        if self.opened is None:
+            threading.Thread(target=attempt, name="holdfast-open", daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            if self.opened is not None:
+                self.opened.close()
+                self.opened = None
+
+
+def set_context(memory: Memory, start: Context, folder: str) -> None:
+    """Set what calls lack: the start options, then the workspace of the folder in which the server was started."""
+    if folder and not start.workspaceId:
+        start = start.over(Context(workspaceId=Workspaces(memory).around(folder)))
+    memory.context = start
+
+
+class Key(msgspec.Struct, frozen=True):
+    tenant: str = ""
+    scope: str = ""
+
+
+class _Entry:
+    """The memory of a tenant, the scopes of it that callers are bound to, and how many calls use any of them."""
+
+    def __init__(self, opener: Callable[[], Memory]) -> None:
+        self.memory = LazyMemory(opener)
+        self.scopes: dict[str, LazyMemory] = {}
+        self.users = 0
+
+    def close(self) -> None:
+        for memory in (*self.scopes.values(), self.memory):
+            with contextlib.suppress(HoldfastError):
+                memory.close()
+
+
+class MemoryPool:
+    """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
+
+    def __init__(
+        self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN, folder: str = ""
+    ) -> None:
+        self._store = store
+        self._defaults = defaults
+        self._most = most
+        self._folder = folder
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """By tenant, the least recently used first."""
+        self._tenants = Tenants(store) if is_address(store) else None
+
+    @contextlib.contextmanager
+    def use(self, key: Key) -> Iterator[Memory]:
+        with self._entered(key) as memory:
+            yield memory.get()
+
+    def start(self, key: Key) -> None:
+        """Open a memory in the background, so that the first call does not have to wait."""
+        with self._entered(key) as memory:
+            memory.start()
+
+    @property
+    def count(self) -> int:
+        """How many are open, or being opened."""
+        return sum(1 + len(entry.scopes) for entry in list(self._entries.values()))
+
+    def waiting(self) -> int:
+        """Return how many changed files are not indexed yet."""
+        entries = list(self._entries.values())
+        return sum(memory.store.waiting for entry in entries if (memory := entry.memory.opened))
+
+    def close(self) -> None:
+        with self._lock:
+            left = list(self._entries.values())
+            self._entries.clear()
+        for entry in left:
+            entry.close()
+        if self._tenants:
+            self._tenants.close()
+
+    @contextlib.contextmanager
+    def _entered(self, key: Key) -> Iterator[LazyMemory]:
+        """Give a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
+        with self._lock:
+            entry = self._entries.setdefault(key.tenant, _Entry(lambda: self._open(key.tenant)))
+            self._entries.move_to_end(key.tenant)
+            entry.users += 1
+            memory = entry.memory
+            if key.scope:
+                memory = entry.scopes.setdefault(key.scope, LazyMemory(lambda: self._open_within(entry, key.scope)))
+            idle = [tenant for tenant, entry in self._entries.items() if not entry.users]
+            spare = [self._entries.pop(tenant) for tenant in idle[: max(0, len(self._entries) - self._most)]]
+        try:
+            for one in spare:
+                one.close()
+            yield memory
+        finally:
+            with self._lock:
+                entry.users -= 1
+
+    def _open(self, tenant: str) -> Memory:
+        if self._tenants:
+            memory = open_tenant(self._tenants, tenant, writer=WRITER)
+            memory.store.watch()
+        else:
+            memory = open_memory(self._store, watch=True, writer=WRITER)
+        set_context(memory, self._defaults, self._folder)
+        self._prepare(memory)
+        return memory
+
+    def _open_within(self, entry: _Entry, scope: str) -> Memory:
+        memory = open_within(entry.memory.get(), scope)
+        self._prepare(memory)
+        return memory
 
 
 # the owner's tokens
@@ -186,8 +447,7 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if not os.path.lexists(path):
-            unfinished = f"{path}.{secrets.token_hex(8)}"
-            fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd, unfinished = tempfile.mkstemp(dir=os.path.dirname(path))  # for the owner alone
             try:
                 os.write(fd, secrets.token_urlsafe(32).encode() + b"\n")
                 os.fsync(fd)
@@ -203,9 +463,9 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
 
 def path_for(root: str) -> str:
     """Return the token file of a folder, or of a database, whatever login its address has."""
-    location = (
-        _connections().parse_address(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
-    )
+    location = os.path.realpath(os.path.expanduser(root))
+    if is_address(root):
+        location = _connections().parse_address(root).shown
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
 
@@ -252,8 +512,7 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    address: str = _connections().for_tenant(store, tenant)
-    return address
+    return str(_connections().for_tenant(store, tenant))
 
 
 def tenant_of(store: str) -> str:
@@ -282,11 +541,9 @@ class FileGrants:
         self._tree = open_folder(folder)
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
-        """Return a grant of a tenant by its id."""
         return next((grant for grant in self.all() if grant.id == identifier and not tenant), None)
 
     def all(self) -> list[Grant]:
-        """Return all grants, oldest first."""
         return self._load()[0]
 
     def add(self, grant: Grant) -> None:
@@ -300,12 +557,11 @@ class FileGrants:
         self._change(change)
 
     def revoke(self, identifier: str) -> None:
-        self._set(identifier, lambda one: one if one.revoked else msgspec.structs.replace(one, revoked=utc_now()))
+        self._set(identifier, lambda one: {"revoked": one.revoked or utc_now()})
 
-    def note_use(self, tenant: str, identifier: str) -> None:
+    def note_use(self, _tenant: str, identifier: str) -> None:
         """Record that a grant was used today."""
-        del tenant
-        self._set(identifier, lambda one: one if one.used == today() else msgspec.structs.replace(one, used=today()))
+        self._set(identifier, lambda _one: {"used": today()})
 
     def check(self) -> None:
         """Raise, quickly, if the store cannot be reached."""
@@ -316,13 +572,14 @@ class FileGrants:
     def close(self) -> None:
         self._tree.close()
 
-    def _set(self, identifier: str, changed: Callable[[Grant], Grant]) -> None:
-        self._change(lambda known: [changed(one) if one.id == identifier else one for one in known])
+    def _set(self, identifier: str, fields: Callable[[Grant], dict[str, str]]) -> None:
+        replace = msgspec.structs.replace
+        self._change(lambda known: [replace(one, **fields(one)) if one.id == identifier else one for one in known])
 
     def _change(self, change: Callable[[list[Grant]], list[Grant]]) -> None:
         with contextlib.suppress(FileExistsError):  # create it private; the file that replaces it keeps its mode
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        for _ in range(_TRIES):
+        for _ in attempts(self._path):
             known, version = self._load()
             wanted = change(known)
             if wanted == known:
@@ -331,11 +588,10 @@ class FileGrants:
                 data = msgspec.json.format(msgspec.json.encode(wanted), indent=1) + b"\n"
                 self._tree.write(self._name, data, expect=version)
                 return
-        raise Conflict(f"{self._path} is being changed by other processes.", "Try again later.")
 
     def _load(self) -> tuple[list[Grant], str]:
         try:
-            document = self._tree.read(self._name, _MOST_BYTES)
+            document = self._tree.read(self._name, 4 << 20)
         except NotFound:
             return [], ""
         try:

@@ -7,13 +7,14 @@ token. `/metrics` needs one, unless the request comes from this machine and not 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import anyio
@@ -23,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.errors import Busy, Damaged, HoldfastError, Invalid
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
+from holdfast.mcp.auth import CALLER
 from holdfast.model.times import utc_now
 from holdfast.storage.tree import RootGone
 
@@ -36,7 +38,21 @@ _CACHE_SECONDS = 0.5
 _SPARE_DESCRIPTORS = 32
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, math.inf)
+_FAMILIES = (
+    ("holdfast_tool_calls_total", "counter", "Calls of tools, by how they ended."),
+    ("holdfast_tool_seconds", "histogram", "How long calls of tools took."),
+    ("holdfast_errors_total", "counter", "Errors, by their class."),
+    ("holdfast_http_answers_total", "counter", "Answers, by status."),
+    ("holdfast_http_limited_total", "counter", "Requests refused for coming too fast."),
+    ("holdfast_http_connections", "gauge", "Connections that are open."),
+    ("holdfast_memories_open", "gauge", "Memories that are open."),
+    ("holdfast_index_behind_files", "gauge", "Files that changed and are not indexed yet."),
+    ("holdfast_store_up", "gauge", "Whether the store can be used."),
+    ("process_resident_memory_bytes", "gauge", "Memory of this process."),
+    ("process_start_time_seconds", "gauge", "When this process began."),
+    ("holdfast_build_info", "gauge", "The running version."),
+)
 _PUBLIC: dict[type[HoldfastError], str] = {
     RootGone: "the store does not answer",
     Busy: "the store is busy",
@@ -79,74 +95,48 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._started = time.time()
-        self._calls: Counter[tuple[str, str]] = Counter()
-        self._below: Counter[tuple[str, float]] = Counter()
-        self._seconds: dict[str, float] = {}
-        self._errors: Counter[str] = Counter()
-        self._answers: Counter[str] = Counter()
+        self._started = round(time.time(), 3)
+        self._samples: dict[str, Counter[tuple[str, _Labels]]] = {family: Counter() for family, _, _ in _FAMILIES}
+        self._samples["holdfast_http_limited_total"]["", ()] = 0
+        build = (("version", __version__), ("python", sys.version.split()[0]))
+        self._samples["holdfast_build_info"]["", build] = 1
         self.connections: Callable[[], int] = lambda: 0
         """Returns how many connections are open."""
 
     def called(self, tool: str, outcome: str, seconds: float) -> None:
         """Count a tool call; the outcome is `ok` or the class of its error."""
-        ok = outcome == "ok"
         with self._lock:
-            self._calls[tool, "ok" if ok else "error"] += 1
-            self._seconds[tool] = self._seconds.get(tool, 0.0) + seconds
+            calls, times = self._samples["holdfast_tool_calls_total"], self._samples["holdfast_tool_seconds"]
+            calls["", (("tool", tool), ("outcome", "ok" if outcome == "ok" else "error"))] += 1
             for bucket in _BUCKETS:
-                self._below[tool, bucket] += seconds <= bucket
-            if not ok:
-                self._errors[outcome] += 1
+                shown = "+Inf" if bucket == math.inf else f"{bucket:g}"
+                times["_bucket", (("tool", tool), ("le", shown))] += seconds <= bucket
+            times["_sum", (("tool", tool),)] += seconds  # type: ignore[assignment]  # a Counter takes any number
+            times["_count", (("tool", tool),)] += 1
+            if outcome != "ok":
+                self._samples["holdfast_errors_total"]["", (("kind", outcome),)] += 1
 
     def answered(self, status: int) -> None:
         with self._lock:
-            self._answers[str(status)] += 1
+            self._samples["holdfast_http_answers_total"]["", (("status", str(status)),)] += 1
+            self._samples["holdfast_http_limited_total"]["", ()] += status == 429
 
     def render(self, *, up: bool, behind: int, memories: int) -> str:
+        now: dict[str, float] = {
+            "holdfast_http_connections": self.connections(),
+            "holdfast_memories_open": memories,
+            "holdfast_index_behind_files": behind,
+            "holdfast_store_up": int(up),
+            "process_resident_memory_bytes": _resident(),
+            "process_start_time_seconds": self._started,
+        }
+        lines = []
         with self._lock:
-            calls = [((("tool", tool), ("outcome", end)), n) for (tool, end), n in sorted(self._calls.items())]
-            parts = [
-                *_family("holdfast_tool_calls_total", "counter", "Calls of tools, by how they ended.", calls),
-                *self._histogram(),
-                *_family("holdfast_errors_total", "counter", "Errors, by their class.", _by("kind", self._errors)),
-                *_family("holdfast_http_answers_total", "counter", "Answers, by status.", _by("status", self._answers)),
-            ]
-            limited = self._answers["429"]
-        for name, kind, about, value in (
-            ("holdfast_http_limited_total", "counter", "Requests refused for coming too fast.", limited),
-            ("holdfast_http_connections", "gauge", "Connections that are open.", self.connections()),
-            ("holdfast_memories_open", "gauge", "Memories that are open.", memories),
-            ("holdfast_index_behind_files", "gauge", "Files that changed and are not indexed yet.", behind),
-            ("holdfast_store_up", "gauge", "Whether the store can be used.", int(up)),
-            ("process_resident_memory_bytes", "gauge", "Memory of this process.", _resident()),
-            ("process_start_time_seconds", "gauge", "When this process began.", round(self._started, 3)),
-        ):
-            parts += _family(name, kind, about, [((), value)])
-        build = (("version", __version__), ("python", sys.version.split()[0]))
-        parts += _family("holdfast_build_info", "gauge", "The running version.", [(build, 1)])
-        return "\n".join(parts) + "\n"
-
-    def _histogram(self) -> Iterable[str]:
-        name = "holdfast_tool_seconds"
-        yield f"# HELP {name} How long calls of tools took."
-        yield f"# TYPE {name} histogram"
-        for tool in sorted(self._seconds):
-            total = self._calls[tool, "ok"] + self._calls[tool, "error"]
-            for bucket in _BUCKETS:
-                yield _sample(f"{name}_bucket", (("tool", tool), ("le", f"{bucket:g}")), self._below[tool, bucket])
-            yield _sample(f"{name}_bucket", (("tool", tool), ("le", "+Inf")), total)
-            yield _sample(f"{name}_sum", (("tool", tool),), round(self._seconds[tool], 6))
-            yield _sample(f"{name}_count", (("tool", tool),), total)
-
-
-def _by(label: str, counted: Mapping[str, int]) -> list[tuple[_Labels, float]]:
-    return [(((label, name),), count) for name, count in sorted(counted.items())]
-
-
-def _family(name: str, kind: str, about: str, samples: Iterable[tuple[_Labels, float]]) -> list[str]:
-    lines = [_sample(name, labels, value) for labels, value in samples]
-    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
+            for family, kind, about in _FAMILIES:
+                lines += [f"# HELP {family} {about}", f"# TYPE {family} {kind}"]
+                samples = {("", ()): now[family]} if family in now else self._samples[family]
+                lines += [_sample(family + end, labels, round(value, 6)) for (end, labels), value in samples.items()]
+        return "\n".join(lines) + "\n"
 
 
 def _sample(name: str, labels: _Labels, value: float) -> str:
@@ -184,6 +174,19 @@ class Health:
         self._limiter, self._lock = anyio.CapacityLimiter(2), anyio.Lock()
         self._problem, self._when = "", -_CHECK_SECONDS
 
+    def called(self, tool: str, outcome: str, seconds: float) -> None:
+        """Count and log a call of a tool."""
+        self.metrics.called(tool, outcome, seconds)
+        write = self.log.info if outcome == "ok" else self.log.warn
+        write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
+
+    def hidden(self, error: HoldfastError) -> HoldfastError:
+        """Log an error of the store, and return one without its text, which may name hosts and logins."""
+        text = _public_text(error)
+        self.log.warn("failed", state=text, reason=str(error), **_caller_fields())
+        kind = Busy if isinstance(error, Busy) else Unavailable
+        return kind(f"{text[0].upper()}{text[1:]}.", "Look what was done before you try again. The log has the reason.")
+
     async def ready_page(self) -> Response:
         if problem := await self.problem():
             return Response(f"not ready: {problem}\n", 503, {"Retry-After": "1"}, media_type="text/plain")
@@ -215,7 +218,7 @@ class Health:
                     return "few file descriptors are left", "Raise the limit: ulimit -n"
                 self._check()
             except HoldfastError as error:
-                return public_text(error), str(error)
+                return _public_text(error), str(error)
             return "", ""
 
         async with self._lock:
@@ -232,6 +235,11 @@ class Health:
             return self._problem
 
 
-def public_text(error: HoldfastError) -> str:
+def _public_text(error: HoldfastError) -> str:
     """Describe an error by its class: its own text may name hosts and logins, and is for the log."""
     return next((text for kind, text in _PUBLIC.items() if isinstance(error, kind)), "the store cannot be used")
+
+
+def _caller_fields() -> dict[str, str]:
+    caller = CALLER.get()
+    return {"request": caller.request, "tenant": caller.tenant, "token": caller.token} if caller else {}

@@ -13,30 +13,31 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import re
 import secrets
+import signal
 import socket
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.mcp import health, server
-from holdfast.mcp.auth import Auth, Bearer, Bucket, Limits
-from holdfast.mcp.health import Health, LogForm
-from holdfast.mcp.server import Caller
-from holdfast.tools.calling import Context
+from holdfast.mcp.auth import Auth, Bearer, Caller, Limits, Recent, Refused, token_for
+from holdfast.mcp.health import Health, Log, LogForm
+from holdfast.tools.calling import Connection, Context
 
 HOST = "127.0.0.1"
 PORT = 8765
@@ -48,9 +49,6 @@ _LONGEST_ID = 100
 _LONGEST_LENGTH = 15
 _DRAINED = 4
 """How many times the largest body is read before a connection is cut."""
-_LOOKUPS = 8
-"""Tokens that the server has not seen yet and that are looked up at once."""
-_MOST_ADDRESSES = 10_000
 _CALLER = "holdfast.caller"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
@@ -68,15 +66,32 @@ class Options(msgspec.Struct, frozen=True):
     """The folder whose workspace calls are in when nothing else names one."""
 
 
-def main(root: str, toolset: str = "core", defaults: Context | None = None, **options: Any) -> None:
-    """Serve the memory in a folder, with the owner's two tokens, until a signal ends the process."""
-    from holdfast.mcp.team import run
+def main(
+    store: str, toolset: str = "core", defaults: Context | None = None, *, owner_tokens: bool = True, **options: Any
+) -> None:
+    """Serve a store until a signal ends the process; with `owner_tokens`, accept the tokens in files too."""
+    tokens = {}
+    for reads_only in (False, True) if owner_tokens else ():
+        token, path = token_for(store, read_only=reads_only)
+        print(
+            f"{'A token that may only read' if reads_only else 'The token'} is in {path}", file=sys.stderr, flush=True
+        )
+        tokens[token] = reads_only
 
-    run(root, Options(toolset, folder=os.getcwd(), **options), defaults or Context(), owner_tokens=True)
+    def leave(*_: Any) -> None:
+        raise SystemExit(0)
+
+    guard = Guard(store, Options(toolset, **options), defaults or Context(), tokens)
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        _listen(guard)
+    finally:
+        guard.close()
 
 
-def serve(app: ASGIApp, options: Options, pages: Health) -> None:
+def _listen(guard: Guard) -> None:
     """Listen and answer until a signal ends the process."""
+    options = guard.options
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listener = socket.create_server((options.host, options.port), family=family)
@@ -90,7 +105,7 @@ def serve(app: ASGIApp, options: Options, pages: Health) -> None:
         for name in ("mcp", "uvicorn.error"):  # both log what clients sent, refused requests included
             logging.getLogger(name).setLevel(logging.ERROR)
         config = uvicorn.Config(
-            app,
+            guard,
             lifespan="on",
             http="h11",
             ws="none",
@@ -101,56 +116,66 @@ def serve(app: ASGIApp, options: Options, pages: Health) -> None:
             timeout_graceful_shutdown=GRACE,
         )
         running = uvicorn.Server(config)
-        pages.metrics.connections = lambda: len(running.server_state.connections)
+        guard.health.metrics.connections = lambda: len(running.server_state.connections)
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 running.run(sockets=[listener])
         finally:
-            pages.log.info("stopped")
+            guard.health.log.info("stopped")
 
 
-def application(auth: Auth, options: Options, pages: Health) -> ASGIApp:
-    """Return the ASGI application, with the guard in front."""
-    own = [f"[{options.host}]" if ":" in options.host else options.host]
-    if options.host in ("0.0.0.0", "::"):  # noqa: S104 - the owner asked for all interfaces
-        own = [socket.gethostname(), socket.getfqdn()]
-    names = list(dict.fromkeys([*_LOOPBACK, *own, *options.names]))
-    origins = [f"http://{name}" for name in names] + [f"https://{name}" for name in options.names]
-    security = TransportSecuritySettings(
-        allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
-        allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
-    )
-    mcp = server.build(_caller_of, options.toolset)
-    app = mcp.streamable_http_app(
-        streamable_http_path=PATH,
-        json_response=True,
-        max_request_body_size=server.MAX_MESSAGE,
-        transport_security=security,
-        host=options.host,
-    )
-    return Guard(app, auth, security, options.limits, pages)
+class Connections:
+    """The connections of clients; of very many, only the last that were used are known."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._known: Recent[Connection] = Recent(most)
+
+    def get(self, token: str, transport: str, session: str) -> Connection:
+        """Return the connection with a token and an MCP session or, in the stateless protocol, a `sessionId`."""
+        if not (transport or session):
+            return Connection(lasts=False)
+        key = (token, "mcp", transport) if transport else (token, "session", session)
+        return self._known.use(key, Connection)
 
 
 class Guard:
-    """Passes on requests that come from the right place with a valid token, and logs and counts all of them."""
+    """The ASGI application. It passes on requests that come from the right place with a valid token, and logs all."""
 
-    def __init__(
-        self, app: ASGIApp, auth: Auth, security: TransportSecuritySettings, limits: Limits, pages: Health
-    ) -> None:
-        self._app = app
-        self._auth = auth
-        self._limits = limits
-        self._pages = pages
-        self._strangers: OrderedDict[str, Bucket] = OrderedDict()
-        """By address, the least recently seen first."""
-        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
-        self._security = TransportSecurityMiddleware(security)
-        self._connections = server.Connections()
+    def __init__(self, store: str, options: Options, defaults: Context, owner_tokens: dict[str, bool]) -> None:
+        self.options = options
+        self.health = Health(
+            lambda: self._auth.grants().check(),
+            lambda: (self._auth.memories.count, self._auth.memories.waiting()),
+            Log(options.log),
+            open_metrics=options.open_metrics,
+        )
+        self._auth = Auth(store, defaults, owner_tokens, self.health, options.limits, options.folder)
+        self._connections = Connections()
         self._first_check: asyncio.Task[None] | None = None
+        own = [f"[{options.host}]" if ":" in options.host else options.host]
+        if options.host in ("0.0.0.0", "::"):  # noqa: S104 - the owner asked for all interfaces
+            own = [socket.gethostname(), socket.getfqdn()]
+        names = list(dict.fromkeys([*_LOOPBACK, *own, *options.names]))
+        origins = [f"http://{name}" for name in names] + [f"https://{name}" for name in options.names]
+        security = TransportSecuritySettings(
+            allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+            allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
+        )
+        self._security = TransportSecurityMiddleware(security)
+        self._app = server.build(_caller_of, options.toolset).streamable_http_app(
+            streamable_http_path=PATH,
+            json_response=True,
+            max_request_body_size=server.MAX_MESSAGE,
+            transport_security=security,
+            host=options.host,
+        )
+
+    def close(self) -> None:
+        self._auth.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            self._first_check = asyncio.create_task(self._pages.first_check())
+            self._first_check = asyncio.create_task(self.health.first_check())
             await self._app(scope, receive, send)
             return
         request = Request(scope)
@@ -168,10 +193,10 @@ class Guard:
         try:
             await self._serve(request, receive, answer, identifier)
         finally:
-            self._pages.metrics.answered(status)
+            self.health.metrics.answered(status)
             if status >= 400:
                 ms = round((time.perf_counter() - begin) * 1000, 1)
-                self._pages.log.warn("refused", request=identifier, status=status, ms=ms)
+                self.health.log.warn("refused", request=identifier, status=status, ms=ms)
 
     async def _serve(self, request: Request, receive: Receive, send: Send, identifier: str) -> None:
         scope = request.scope
@@ -184,12 +209,12 @@ class Guard:
             return
         declared = request.headers.get("content-length", "0")
         too_large = len(declared) > _LONGEST_LENGTH or int(declared) > server.MAX_MESSAGE
-        body = await _read_body(receive, self._limits.body_seconds)
+        body = await _read_body(receive, self.options.limits.body_seconds)
         if too_large or isinstance(body, int):
             status = body if isinstance(body, int) and not too_large else 413
             await _refused(status, "The body is too slow or too large")(scope, receive, send)
         elif body[-1]["type"] != "http.disconnect":  # or the client is gone
-            scope["user"] = bearer.user
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=bearer.name, scopes=[]))
             session = request.headers.get("mcp-session-id", "")[:_LONGEST_ID]  # the stateless protocol has none
             caller = msgspec.structs.replace(
                 bearer.caller,
@@ -214,49 +239,32 @@ class Guard:
         if path == health.HEALTH:
             return Response("ok\n", media_type="text/plain")
         if path == health.READY:
-            return await self._pages.ready_page()
+            return await self.health.ready_page()
         if path != health.METRICS:
             return None
-        if self._pages.needs_token(request):
+        if self.health.needs_token(request):
             bearer = await self._admit(request)
             if isinstance(bearer, Response):
                 return bearer
         elif refusal := await self._security.validate_request(request):
             return refusal
-        return await self._pages.metrics_page()
+        return await self.health.metrics_page()
 
     async def _admit(self, request: Request) -> Bearer | Response:
         """Return the bearer of a request's token, or the response that refuses it."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        sent = given.strip().encode() if scheme.lower() == "bearer" else b""
-        bearer = self._auth.known(sent)
         refusal = await self._security.validate_request(request)
-        if not refusal and sent and (bearer is None or not bearer.is_fresh):
-            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
-            try:
-                bearer = await anyio.to_thread.run_sync(self._auth.look_up, sent, limiter=limiter)
-            except HoldfastError:
-                return _refused(503, "The store does not answer", {"Retry-After": "1"})
-        if not (bearer.bucket if bearer else self._bucket_of(request)).take():
-            return _too_many()
-        return refusal or bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
-
-    def _bucket_of(self, request: Request) -> Bucket:
-        """Return the bucket of an address for its requests without a valid token."""
         address = request.client.host if request.client else ""
-        found = self._strangers.pop(address, None) or Bucket(self._limits.strangers, self._limits.burst)
-        self._strangers[address] = found
-        if len(self._strangers) > _MOST_ADDRESSES:
-            self._strangers.popitem(last=False)
-        return found
+        try:
+            given = request.headers.get("authorization", "")
+            bearer = await self._auth.admit(given, address, foreign=refusal is not None)
+        except Refused as error:
+            status, text = error.args
+            return _refused(status, text, {"Retry-After": "1"})
+        return refusal or bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     return Response(text, status_code=status, headers={"Connection": "close"} | (headers or {}))
-
-
-def _too_many() -> Response:
-    return _refused(429, "Too many requests", {"Retry-After": "1"})
 
 
 async def _read_body(receive: Receive, seconds: float) -> list[Message] | int:

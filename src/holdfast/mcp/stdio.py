@@ -25,7 +25,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from holdfast.mcp.server import MAX_MESSAGE, WRITER, Caller, LazyMemory, build, set_context
+from holdfast.mcp.auth import WRITER, Caller, LazyMemory, set_context
+from holdfast.mcp.server import MAX_MESSAGE, build
 from holdfast.memory import Memory, open_memory
 from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Connection, Context

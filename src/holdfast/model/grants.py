@@ -16,7 +16,7 @@ import secrets
 
 import msgspec
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, NotFound
 from holdfast.model.times import iso, now_ms, utc_now
 
 START = "hfm"
@@ -109,7 +109,7 @@ def by_name(grants: list[Grant], wanted: str) -> Grant:
     found = [grant for grant in grants if wanted in (grant.id, grant.name)]
     if not found:
         known = ", ".join(grant.name for grant in grants if grant.is_valid) or "none"
-        raise Invalid(f"There is no token {wanted[:60]!r}.", f"There are: {known}.")
+        raise NotFound(f"There is no token {wanted[:60]!r}.", f"There are: {known}.")
     return next((grant for grant in found if grant.is_valid), found[-1])
 
 
