@@ -259,28 +259,26 @@ class SqliteIndex:
         with self._using() as db:
             return search.widened(db, pool, where, rows)
 
-    def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
-        """Return those of some scored rows that pass a filter, best first."""
-        with self._using() as db:
-            return search.passing(db, {row: -score for row, score in scored}, where)
-
-    def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
-        """Return the rows of all current records of these kinds, hidden ones too, greater than `after`.
+    def marks(self, kinds: Sequence[str], after: int = 0) -> dict[int, int]:
+        """Return the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
 
         Within one generation a row always means the same record with the same content, and later ones are greater.
         """
-        wanted = f"kind IN ({search.placeholders(kinds)})"
-        if after:
-            later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded ORDER BY row"
-            return [row for (row,) in self._rows(later, (after, *kinds))]
-        every = self._rows(f"SELECT row FROM records INDEXED BY records_place WHERE {wanted}", tuple(kinds))
-        older = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded"
-        return sorted({row for (row,) in every}.difference([row for (row,) in self._rows(older)]))
+        by = "NOT INDEXED" if after else "INDEXED BY records_mark"  # which has all columns that are needed
+        condition = f"row > ? AND kind IN ({search.placeholders(kinds)}) AND NOT superseded"
+        return dict(self._rows(f"SELECT row, mark FROM records {by} WHERE {condition} ORDER BY row", (after, *kinds)))
 
-    def inside(self, where: Filter) -> list[int]:
-        """Return the rows of all records that pass a filter."""
+    def marks_inside(self, where: Filter) -> list[int]:
+        """Return the hash of the content of each record that passes a filter."""
         condition, values = search.conditions(where)
-        return [row for (row,) in self._rows(f"SELECT r.row FROM records r WHERE {condition}", values)]
+        return [mark for (mark,) in self._rows(f"SELECT r.mark FROM records r WHERE {condition}", values)]
+
+    def having_marks(self, scores: Mapping[int, float], where: Filter) -> list[int]:
+        """Return the rows that pass a filter and whose content has one of these marks, best first."""
+        sql = "SELECT r.row, r.mark FROM carray(?) CROSS JOIN records r INDEXED BY records_mark ON r.mark = value"
+        with self._using() as db:
+            scored = {row: -scores[mark] for row, mark in db.execute(sql, (tables.carray(scores),))}
+            return search.passing(db, scored, where)
 
     def related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
         """Return the records most closely related to each id, by its own records; without one, it is a name."""
@@ -501,13 +499,13 @@ class SqliteIndex:
         finally:
             fresh._drop()
             if self._current() != name:
-                _delete(path)
+                delete(path)
 
     def _sweep(self, current: str) -> None:
         """Remove every index but the one in use."""
         for other in os.listdir(self.folder):
             if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
-                _delete(os.path.join(self.folder, other))
+                delete(os.path.join(self.folder, other))
 
     def purge(self) -> None:
         """Remove derived data that does not belong to the current index."""
@@ -547,7 +545,7 @@ def _is_cut(path: str) -> bool:
     return len(head) == _HEADER and size < (page if page > 1 else 1 << 16) * int.from_bytes(head[28:32], "big")
 
 
-def _delete(path: str) -> None:
+def delete(path: str) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         with contextlib.suppress(OSError):
             os.unlink(path + suffix)

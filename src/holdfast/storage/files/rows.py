@@ -20,7 +20,7 @@ from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 14
+VERSION = 15
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
@@ -50,6 +50,7 @@ CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_written ON records (key, sort) WHERE kind = 'write';
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
 CREATE INDEX records_alone ON records (file) WHERE alone;
+CREATE INDEX records_mark ON records (mark, kind, superseded);
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
 CREATE TABLE marks (
     file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL, op TEXT,

@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,13 +35,15 @@ from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
 from holdfast.storage.files.lines import LogEnd
 from holdfast.storage.files.rows import Seen, Stale
-from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
 from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.reports import Progress, Refreshed, Report, once
 from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
+
+if TYPE_CHECKING:
+    from holdfast.storage.files.vectors import Vectors
 
 _NOTHING = Known()
 _TARGET = re.compile(rb'"path": ?"([^"]*)')
@@ -66,7 +68,8 @@ class FileStore(Store):
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
-        self._semantic = Semantic(self._model)
+        self._vectors: Vectors | None = None
+        self._watching = False
         self._claims: dict[str, Callable[[], None]] = {}
         """How to release each claimed log."""
         self._claims_file = f"{layout.memory}/sessions/.claims/runs/lock"  # in git's list of ignored files as `runs/`
@@ -76,7 +79,8 @@ class FileStore(Store):
         return now_ms()
 
     def close(self) -> None:
-        self._semantic.close()
+        if self._vectors:
+            self._vectors.close()
         self._sync.close()
         self.tree.close()
 
@@ -388,10 +392,10 @@ class FileStore(Store):
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
         pools, near = self._sync.ask(lambda index: index.pools(terms, where, most)), Near()
-        if query.associate:
-            pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
-            if self._semantic.in_background:
-                self._semantic.fill(self._sync.ask)
+        if query.associate and self._model.get() and (vectors := self._meaning()):
+            pools, near = self._sync.ask(lambda index: vectors.widen(index, pools, query, terms, where))
+            if self._watching:
+                vectors.fill(self._sync.ask)
         return pools, near, lambda rows: self._sync.ask(lambda index: index.load(rows))
 
     def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
@@ -414,11 +418,23 @@ class FileStore(Store):
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
-        return self._sync.ask(lambda index: self._semantic.embed(index, progress))
+        if self._model.get() is None:
+            raise self._model.unavailable()
+        return self._sync.ask(lambda index: self._meaning().embed(index, progress))
 
     def embedded(self) -> Embedded:
         self.refresh()
-        return self._sync.ask(self._semantic.status)
+        if self._model.get() is None:
+            return Embedded("", problem=self._model.problem)
+        return self._sync.ask(self._meaning().status)
+
+    def _meaning(self) -> Vectors:
+        with self._claims_lock:
+            if self._vectors is None:
+                from holdfast.storage.files.vectors import Vectors  # imports numpy
+
+                self._vectors = Vectors(self._model, in_background=self._watching)
+            return self._vectors
 
     # care
 
@@ -430,7 +446,6 @@ class FileStore(Store):
                 raise Unavailable(
                     f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
                 ) from None
-            self._semantic.forget()
             return done
         done = self._sync.refresh_below((), progress)
         known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
@@ -481,10 +496,9 @@ class FileStore(Store):
     def watch(self) -> None:
         if self.folder:
             self._sync.watch(self.folder)
-            self._semantic.in_background = True
+            self._watching = True
 
     def purge(self) -> None:
-        self._semantic.forget()
         self._sync.rebuild(None)
         self._index.purge()
 
