@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.model.records import version_of
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.tree import Files as Tree
 from holdfast.storage.tree import ABSENT, Line, Stamp
 

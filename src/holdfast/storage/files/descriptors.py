@@ -35,7 +35,6 @@ _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
-_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _YIELDS = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
@@ -80,13 +79,6 @@ class Beneath:
     def reopen(self) -> int:
         """Open the root folder once more, for a lock of its own."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
-
-    def is_at(self, path: str, inode: int) -> bool:
-        """Does the path seem to name this inode? Quick; links on the way are followed."""
-        try:
-            return os.stat(path, dir_fd=self._fd, follow_symlinks=False).st_ino == inode
-        except OSError:
-            return False
 
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
@@ -312,38 +304,22 @@ def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
         os.close(fd)
 
 
-def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
-    """Write a file that has no name until it is durable; False where the system cannot do that.
-
-    It leaves nothing behind when the process dies, and changes the folder once instead of twice.
-    """
-    if not os.path.isdir("/proc/self/fd"):
-        return False
-    try:
-        fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    except (OSError, AttributeError) as error:
-        if isinstance(error, AttributeError) or error.errno in _NO_TMPFILE:
-            return False
-        raise
-    try:
-        write_pieces(fd, data, mtime, durable=durable)
-        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(fd)
-    return True
-
-
 @contextlib.contextmanager
 def temporary(
     folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0, *, durable: bool = True
 ) -> Iterator[str]:
-    """Write a durable file under a temporary name; on an error it is removed."""
+    """Write a file under a temporary name, durably unless that can wait; on an error it is removed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            write_pieces(fd, data, mtime, durable=durable)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                write_all(fd, piece)
+            if mtime:
+                os.utime(fd, ns=(mtime, mtime))
+            if durable:
+                flush(fd)
         finally:
             os.close(fd)
         yield name
@@ -351,16 +327,6 @@ def temporary(
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
-
-
-def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
-    """Write all pieces, set the modification time if given, and make them durable unless that can wait."""
-    for piece in (data,) if isinstance(data, bytes) else data:
-        write_all(fd, piece)
-    if mtime:
-        os.utime(fd, ns=(mtime, mtime))
-    if durable:
-        flush(fd)
 
 
 def flush(fd: int) -> None:

@@ -323,11 +323,6 @@ class SqliteIndex:
             return ""
         return self._name if getattr(self._local, "reading", 0) and self._db is not None else self._current()
 
-    def halves(self, path: str) -> set[str]:
-        """Return the ids of the records of a log whose pair is incomplete."""
-        sql = "SELECT id FROM records INDEXED BY records_alone JOIN files USING (file) WHERE alone AND path = ?"
-        return {id for (id,) in self._rows(sql, (path,))}
-
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         sign, way = (">", "ASC") if after else ("<", "DESC")
         condition = f"f.path = ? AND r.sort {sign} ? AND NOT r.hidden AND NOT r.superseded"

@@ -29,13 +29,13 @@ from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
-from holdfast.storage.files import log, refresh, verify
-from holdfast.storage.files.changes import FileFeed
+from holdfast.storage.files import log, refresh
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.rows import Seen, Stale
 from holdfast.storage.files.tree import Files
+from holdfast.storage.files.watch import FileFeed
 from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.pools import Filter, Pool, Tied
@@ -208,16 +208,10 @@ class FileStore(Store):
         if place is None or not self.exists(path):
             return
 
-        def ask(index: SqliteIndex) -> tuple[dict[str, bool], set[str] | None]:
-            seen, stamp = index.look(path), self.tree.stat(path)
-            complete = seen and stamp and seen.offset >= stamp.size
-            return index.hidden_in(path), index.halves(path) if complete else None
-
-        # a merge may put a mark before its entry, or separate a pair
-        marks, halves = self._sync.peek(ask, path) or ({}, None)
-        blob = self._sync.refresher.blob
-        reader = log.TailReader(self.tree, place, marks, halves, blob, [] if problems is None else problems)
-        yield from reader.newest_first()
+        # a merge may put a mark before its entry
+        marks = self._sync.peek(lambda index: index.hidden_in(path), path) or {}
+        found = [] if problems is None else problems
+        yield from log.newest_first(self.tree, place, marks, self._sync.refresher.blob, found)
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         return self._importer.add(path, lines)
@@ -460,7 +454,7 @@ class FileStore(Store):
             self._sync.refresh_below(tuple(outside))
         try:
             with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
-                report = verify.verify(self._sync.refresher, self._index, scratch, begun, progress)
+                report = refresh.verify(self._sync.refresher, self._index, scratch, begun, progress)
         except Stale as error:
             report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
@@ -503,4 +497,4 @@ class FileStore(Store):
         self._index.purge()
 
     def follow(self) -> FileFeed:
-        return FileFeed(self.folder, self.layout, self._sync)
+        return FileFeed(self.folder, self._sync.refresher, lambda: self._sync.refresh_below(()), self._sync.ask)

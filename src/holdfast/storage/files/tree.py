@@ -6,7 +6,7 @@ together (docs/decisions/002). Lines that an outside change removed are appended
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, exchange the two
 files, compare the replaced one again (other programs do not use our locks), fsync the folder. Create: write and fsync a
-file without a name, link it (which never replaces), fsync the folder.
+temporary file, rename it without replacing, fsync the folder.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from holdfast.formats import jsonl
 from holdfast.model.names import amount, check_path
 from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
-from holdfast.storage.files import lines
-from holdfast.storage.files.journal import UNKNOWN, At, Journal, holds
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files import log as logs
+from holdfast.storage.files.log import UNKNOWN, At, Journal, LogEnd, holds
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
 _CHUNK = 1 << 20
 _TRIES = 100
-_UNLOCKED_TRIES = 3
 _WRITERS_SECONDS = 1.0
 _RECOGNISED = 2048
 """The last bytes of a log that was compared; they must stay as they are."""
@@ -96,11 +94,11 @@ class Files:
             return Document(data, version_of(data), stamp)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
+        if expect == ABSENT:
+            self.create(path, (data,))
+            return version_of(data)
         with self._folder_of(path) as (folder, _):
-            if expect == ABSENT:
-                with self._writing():
-                    self._create(folder, path, data)
-            elif keep or "/" not in path or not self._extend(folder, path, data, expect):
+            if keep or "/" not in path or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
@@ -150,23 +148,15 @@ class Files:
             return True
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        with self._folder_of(path) as (folder, _), self._writing():
-            self._create(folder, path, chunks, mtime, durable=durable)
-
-    def _create(
-        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
-    ) -> None:
-        name = path.rpartition("/")[2]
-        if not raw.link_new(folder, name, data, mtime, durable=durable):
-            with raw.temporary(folder, data, mtime=mtime) as temporary:
+        with self._folder_of(path) as (folder, name), self._writing():
+            with raw.temporary(folder, chunks, mtime=mtime, durable=durable) as temporary:
                 raw.rename_new(temporary, name, folder)
-        try:
-            if durable:
-                os.fsync(folder)
-        except OSError as error:
-            raise Unavailable(
-                f"{path} may or may not be saved: {error.strerror}.", "Check whether it is there before you try again."
-            ) from None
+            try:
+                if durable:
+                    os.fsync(folder)
+            except OSError as error:
+                step = "Check whether it is there before you try again."
+                raise Unavailable(f"{path} may or may not be saved: {error.strerror}.", step) from None
 
     def settle(self) -> None:
         try:
@@ -254,13 +244,11 @@ class Files:
                 at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                confirmed = self._beneath.is_at(path, at[0]) and os.pread(fd, len(data), size) == data
             finally:
                 os.close(fd)
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
                 self._journal.add(path, at)
-                if not confirmed:
-                    self._confirm(path, at)
+                self._confirm(path, at)
             return Appended(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
@@ -351,26 +339,8 @@ class Files:
             raise
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Copy the log, lock it, and rename the copy over it; when the log changed meanwhile, copy it again.
-
-        The first copies are made while others may append to the log, the later ones while it is locked.
-        """
-        for attempt in range(_TRIES):
-            with self._folder_of(path, make=False) as (folder, name):
-                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
-                try:
-                    if attempt >= _UNLOCKED_TRIES:
-                        raw.hold(fd, self._lock_seconds, path)
-                    done = self._rewrite_open(folder, fd, path, name, change)
-                finally:
-                    raw.let_go(fd)
-            if done is not None:
-                return done
-        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
-
-    def _rewrite_open(self, folder: int, fd: int, path: str, name: str, change: Callable[[bytes], bytes]) -> int | None:
-        """Put a changed copy in the place of an open log; None when the log is another one by now."""
-        before, count = os.fstat(fd), 0
+        """Copy the locked log and rename the copy over it; when the log is another one by then, copy that one."""
+        count = 0
 
         def padded(line: bytes) -> bytes:
             nonlocal count
@@ -378,17 +348,26 @@ class Files:
             count += made != line
             return made.ljust(len(line))  # offsets stay valid
 
-        pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
-        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary, self._writing():
-            raw.hold(fd, self._lock_seconds, path)
-            now = os.fstat(fd)
-            same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
-            if same and count:
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
-            else:
-                os.unlink(temporary, dir_fd=folder)
-        return count if same else None
+        with self._folder_of(path, make=False) as (folder, name), self._writing():
+            for _ in range(_TRIES):
+                count, fd = 0, self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    raw.hold(fd, self._lock_seconds, path)
+                    before = os.fstat(fd)
+                    pieces = logs.copied(fd, before.st_size, self._line_bytes, padded)
+                    with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+                        now = os.fstat(fd)  # other programs do not use our locks
+                        same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
+                        if same and count:
+                            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                            os.fsync(folder)
+                        else:
+                            os.unlink(temporary, dir_fd=folder)
+                finally:
+                    raw.let_go(fd)
+                if same:
+                    return count
+        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
@@ -397,21 +376,21 @@ class Files:
             if log:
                 with self._locked(fd, path):
                     end, read = os.fstat(fd).st_size, functools.partial(os.pread, fd)
-                    size = next((line.end for line in lines.backwards(read, end, self._line_bytes) if line.whole), 0)
+                    size = next((line.end for line in logs.backwards(read, end, self._line_bytes) if line.whole), 0)
                     tail = read(end - size, size) if end - size <= self._line_bytes else b"{"
                     if not isinstance(jsonl.parse(tail), str):
                         size = end  # a whole entry that lacks only its newline, as an editor may leave it
-            yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
+            yield Snapshot(size, os.fstat(fd).st_mtime_ns, logs.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         """Yield the lines of a log between two offsets, in order."""
         with self._opened(path) as fd:
             last = os.fstat(fd).st_size if end is None else end
-            yield from lines.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
+            yield from logs.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from lines.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
+            yield from logs.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
@@ -460,22 +439,11 @@ class Files:
     # the tree
 
     def stat(self, path: str) -> Stamp | None:
-        check_path(path)
         try:
-            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
-        except OSError as error:
-            self._check_root()
-            found = raw.unavailable(error, path)
-            if isinstance(found, NotFound):
-                return None
-            raise found from None
-        try:
-            now = os.fstat(fd)
-            if not stat.S_ISREG(now.st_mode):
-                raise Invalid(f"{path} is not a file.", "Name a regular file.")
-            return raw.stamp(now)
-        finally:
-            os.close(fd)
+            with self._opened(path) as fd:
+                return raw.stamp(os.fstat(fd))
+        except NotFound:
+            return None
 
     def walk(
         self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
@@ -559,25 +527,15 @@ class Files:
         return sorted(found)
 
     def folder_stamp(self, folder: str) -> int:
-        check_path(folder)
         try:
-            fd = self._beneath.open(folder, _FOLDER, follow=True)
-        except FileNotFoundError:
-            self._check_root()
+            with self._opened(folder, _FOLDER) as fd:
+                return os.fstat(fd).st_mtime_ns
+        except NotFound:
             return 0
-        except OSError as error:
-            raise raw.unavailable(error, folder) from None
-        try:
-            return os.fstat(fd).st_mtime_ns
-        finally:
-            os.close(fd)
 
     def make_folder(self, folder: str) -> None:
-        parts = check_path(folder)
-        try:
-            os.close(self._folder(parts))
-        except OSError as error:
-            raise raw.unavailable(error, folder) from None
+        with self._folder_of(f"{folder}/any"):
+            pass
 
     def link(self, path: str, target: str) -> None:
         with self._folder_of(path) as (folder, name):
@@ -608,16 +566,16 @@ class Files:
     # opening
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        """Open a regular file for reading, through links that stay inside."""
+    def _opened(self, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> Iterator[int]:
+        """Open a regular file or a folder for reading, through links that stay inside."""
         check_path(path)
         try:
-            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
+            fd = self._beneath.open(path, flags, follow=True)
         except OSError as error:
             self._check_root()
             raise raw.unavailable(error, path) from None
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            if flags != _FOLDER and not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             yield fd
         except OSError as error:
