@@ -473,7 +473,7 @@ class Importer:
                 raise
             if done:
                 self._ids.update(key for line in new for key in jsonl.keys(line))
-                self._remember(path, done.end)
+                self._remember(path, done.stop)
         return len(new)
 
     def _remember(self, path: str, offset: int) -> None:

@@ -27,6 +27,7 @@ from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing, values
+from holdfast.storage.files import rows
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.rows import Seen
 from holdfast.storage.files.within import FileTree
@@ -131,8 +132,8 @@ class Refresher:
             stamp = self.tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
-                    with index.writing():
-                        index.remove(path)
+                    with index.writing() as db:
+                        rows.remove(db, path)
                     done.removed += 1
             elif place.kind.shape == "line":
                 while not self._log(index, place, seen, stamp, done, end):
@@ -145,7 +146,8 @@ class Refresher:
             done.problems.append(Problem(path, error.message))  # the records known of it stay in the index
             if isinstance(error, OverBudget) and place and (stamp := self.tree.stat(path)):
                 now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
-                index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
+                with index.writing() as db:
+                    rows.add(db, path, now, Facts((), (), [Problem(path, error.message)]), replace=True)
 
     def _document(self, index: SqliteIndex, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
@@ -154,9 +156,9 @@ class Refresher:
         if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
             self._touch(index, place.path, now)
             return
-        read = parsing.entries if place.kind.shape == "section" else parsing.documents
-        facts = read(place, document)
-        index.replace(place.path, now, facts)
+        facts = parsing.page(place, document)
+        with index.writing() as db:
+            rows.add(db, place.path, now, facts, replace=True)
         done.changed += 1
         done.records += len(facts.records)
 
@@ -174,12 +176,12 @@ class Refresher:
             self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
             return True
         if seen is None:  # in one transaction: no reader may see half a log
-            with index.writing():
+            with index.writing() as db:
                 stamp = self.tree.stat(path) or stamp  # another process may have indexed newer entries meanwhile
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
                 before = set[str]() if unsynced else index.ids(path)
-                index.replace(path, fresh, Facts())
+                rows.add(db, path, fresh, Facts(), replace=True)
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
                 after = index.ids(path)
                 if (gone := before - after) and (gone != before or not after):  # else the index is of another log
@@ -215,11 +217,11 @@ class Refresher:
                 tail=self.tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
-            with index.writing():
+            with index.writing() as db:
                 known = index.look(path)
                 if known is None or (known.offset, known.checksum) != (before.offset, before.checksum):
                     return False
-                index.extend(path, now, facts)
+                rows.add(db, path, now, facts)
             done.records += len(facts.records)
         return True
 
@@ -237,8 +239,8 @@ class Refresher:
     def _touch(self, index: SqliteIndex, path: str, seen: Seen) -> None:
         """Record the check, if it was late enough for the stamp to prove something."""
         if _settled(seen, seen.stamp):
-            with contextlib.suppress(Busy), index.writing():
-                index.touch(path, seen)
+            with contextlib.suppress(Busy), index.writing() as db:
+                db.execute("UPDATE files SET seen = ? WHERE path = ?", (rows.seen_out(seen), path))
 
     def _arrived(self, seen: Seen) -> bool:
         """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
@@ -377,7 +379,7 @@ def verify(
         if progress:
             progress(number, len(stamps))
     report = Report(files=len(stamps), damage=list(done.problems))
-    read, wanted = scratch.seen(), scratch.proof()
+    read, wanted = scratch.snapshot()
 
     def changed_since(path: str) -> bool:
         """Was this file changed while it was compared?"""

@@ -24,7 +24,6 @@ VERSION = 15
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
-TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 _TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 _LOW64 = (1 << 64) - 1
 _TITLE = int(TITLE)
@@ -45,7 +44,6 @@ CREATE INDEX records_file ON records (file);
 CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_order ON records (file, sort);
 CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
-CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_written ON records (key, sort) WHERE kind = 'write';
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
@@ -147,7 +145,7 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
     return found
 
 
-def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool) -> None:
+def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool = False) -> None:
     """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:

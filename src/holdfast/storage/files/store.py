@@ -29,7 +29,7 @@ from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
-from holdfast.storage.files import log, refresh
+from holdfast.storage.files import log, refresh, rows
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
 from holdfast.storage.files.log import LogEnd
@@ -344,10 +344,11 @@ class FileStore(Store):
         if place is None or stamp is None:
             return []
         seen, parts = Seen(kind=place.kind.name, stamp=stamp, looked=0), (msgspec.json.encode(key), b"\\", b'"hide"')
-        with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+        index = SqliteIndex("", "scratch", self.settings.search)
+        with contextlib.closing(index) as scratch, scratch.writing() as db:
             for number, line in enumerate((line for line in self.tree.scan(path) if not line.veiled), 1):
                 if any(part in line.data for part in parts):  # the key, perhaps escaped, or a mark that names an id
-                    scratch.extend(path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
+                    rows.add(db, path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
             return scratch.by_key(path, key, history=history)
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:

@@ -21,8 +21,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.names import amount, check_path
@@ -40,13 +38,6 @@ _RECOGNISED = 2048
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """The offsets of the new lines."""
-
-    start: int
-    end: int
 
 
 class Files:
@@ -216,8 +207,8 @@ class Files:
 
     # logs
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
-        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> range | None:
+        """Append the whole lines that `compose` returns while the log is locked; return where they are."""
         try:
             with self._writing():
                 fd, size = self._locked_log(path)
@@ -249,7 +240,7 @@ class Files:
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
                 self._journal.add(path, at)
                 self._confirm(path, at)
-            return Appended(size, size + len(data))
+            return range(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
 

@@ -37,7 +37,6 @@ _FEW, _PAUSE, _QUICK = 16, 0.01, 2_000
 """How many vectors the background thread makes at least at a time, its pause, and how many a search beside it makes."""
 _NEAREST = 30
 """How many of the most similar records become candidates, whatever their words."""
-_OFFERED = 100
 _RESCORED = 500
 """How many of the vectors that agree in the most signs are compared exactly."""
 _SPARE = 1_000
@@ -48,8 +47,6 @@ CREATE TABLE IF NOT EXISTS vectors (
 )
 """
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
-Scored = list[tuple[int, float]]
-"""Marks or rows with their similarity to a question."""
 T = TypeVar("T")
 
 
@@ -264,27 +261,28 @@ class Vectors:
 
     def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, where: Filter) -> list[int]:
         """Return the most similar rows that pass the filter and are about the question."""
-        about = _top(self._similar(model, question, None), model.near)
-        rows = index.having_marks(dict(about), where)
+        about = self._similar(model, question, None)
+        rows = index.having_marks(about, where)
         if len(rows) < _NEAREST <= len(about):  # few of many similar records pass: compare only those that do
             among = numpy.isin(self._marks, index.marks_inside(where))
-            rows = index.having_marks(dict(_top(self._similar(model, question, among), model.near)), where)
+            rows = index.having_marks(self._similar(model, question, among), where)
         return rows[:_NEAREST]
 
-    def _similar(self, model: Embedder, question: Array, among: Array | None) -> Scored:
-        """Return the marks most similar to a question, of all or of some, with their similarity; unordered."""
+    def _similar(self, model: Embedder, question: Array, among: Array | None) -> dict[int, float]:
+        """Return the marks that are about a question, of all or of some, with their similarity."""
         signs, marks = (self._signs, self._marks) if among is None else (self._signs[among], self._marks[among])
         if not len(signs):
-            return []
+            return {}
         mine = _signs(question[None, :])[0]
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
             apart += numpy.bitwise_count(signs[:, column] ^ mine[column])
         if len(apart) > _RESCORED:  # equals are all kept or all dropped
             marks = marks[apart <= numpy.partition(apart, _RESCORED)[_RESCORED]]
-        return self._cosines(model, marks.tolist(), question)
+        scores = self._cosines(model, marks.tolist(), question)
+        return {mark: score for mark, score in scores.items() if score >= model.near}
 
-    def _cosines(self, model: Embedder, marks: Iterable[int], question: Array) -> Scored:
+    def _cosines(self, model: Embedder, marks: Iterable[int], question: Array) -> dict[int, float]:
         """Return the similarity of each mark that has a vector to a question, from -1 to 1."""
         sql = "SELECT mark, vector FROM carray(?) JOIN vectors ON mark = value WHERE length(vector) = ?"
         stored: list[Row] = self._db.execute(sql, (carray(set(marks)), model.size)).fetchall()
@@ -292,26 +290,17 @@ class Vectors:
         theirs = _joined([vector for _, vector in stored], model.size).astype(numpy.float32)  # exact: sums of integers
         lengths = numpy.sqrt((theirs * theirs).sum(1, dtype=numpy.float64) * float((mine * mine).sum()))
         values = (theirs @ mine).astype(numpy.float64) / numpy.maximum(lengths, 1e-9)
-        return list(zip([mark for mark, _ in stored], values.tolist(), strict=True))
+        return dict(zip([mark for mark, _ in stored], values.tolist(), strict=True))
 
     def _nearness(self, index: SqliteIndex, model: Embedder, pool: Pool, question: Array) -> dict[str, float]:
         """Return the similarity of each candidate by id; make vectors that are missing again."""
         marks = {one.mark for one in pool.candidates.values()}
-        near = dict(self._cosines(model, marks, question))
+        near = self._cosines(model, marks, question)
         if marks - near.keys():
             lacking = index.load([row for row, one in pool.candidates.items() if one.mark not in near])
             self._make(model, {row: record for row, record in lacking.items() if record.kind in EMBEDDED})
-            near = dict(self._cosines(model, marks, question))
+            near = self._cosines(model, marks, question)
         return {one.id: near[one.mark] for one in pool.candidates.values() if one.mark in near}
-
-
-def _top(scored: Scored, least: float) -> Scored:
-    """Return the most similar marks, at least `least`; equals are all kept or all dropped."""
-    near = [(mark, score) for mark, score in scored if score >= least]
-    if len(near) <= _OFFERED:
-        return near
-    edge = sorted((score for _, score in near), reverse=True)[_OFFERED]
-    return [(mark, score) for mark, score in near if score >= edge]
 
 
 def _is_at(path: str, file: os.stat_result) -> bool:

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Layout
 from holdfast.storage.files.log import LogEnd
-from holdfast.storage.files.tree import Appended, Files
+from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import Document, Line, Snapshot, Stamp
 
 _BOTH = ("workspace", "bound")
@@ -150,7 +150,7 @@ class ScopedTree:
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         return self._tree.create_all({self._changed(path): data for path, data in files.items()})
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> range | None:
         if not self._is_shared(path):
             return self._tree.append(self._changed(path), compose, durable=durable)
 
