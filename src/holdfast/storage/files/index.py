@@ -98,8 +98,17 @@ class SqliteIndex(search.Questions):
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
-            self._db = self._connect(os.path.join(self.folder, name))
-            self._name, self._pid = name, os.getpid()
+            path = os.path.join(self.folder, name)
+            if _is_cut(path):
+                raise Stale("the end of the index is missing")
+            db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+            tables.tune(db)
+            db.set_busy_timeout(self._busy_ms)
+            identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
+            if db.pragma("user_version") != tables.VERSION or identity != self._identity:
+                db.close()
+                raise Stale("the index was made for another version, root or layout")
+            self._db, self._name, self._pid = db, name, os.getpid()
         return self._db
 
     def _current(self) -> str:
@@ -110,18 +119,6 @@ class SqliteIndex(search.Questions):
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
         return name if plain and os.path.exists(os.path.join(self.folder, name)) else ""
-
-    def _connect(self, path: str) -> apsw.Connection:
-        if _is_cut(path):
-            raise Stale("the end of the index is missing")
-        db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-        tables.tune(db)
-        db.set_busy_timeout(self._busy_ms)
-        identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
-        if db.pragma("user_version") != tables.VERSION or identity != self._identity:
-            db.close()
-            raise Stale("the index was made for another version, root or layout")
-        return db
 
     def _drop(self) -> None:
         if self._db is not None:

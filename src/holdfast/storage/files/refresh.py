@@ -244,16 +244,15 @@ class Refresher:
 
     def _arrived(self, seen: Seen) -> bool:
         """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
-        return any(map(self._is_readable, seen.missing))
-
-    def _is_readable(self, ref: str) -> bool:
-        try:
-            self.blob(ref)
-        except (NotFound, Locked):
-            return False
-        except HoldfastError:  # reading the log again reports it
+        for ref in seen.missing:
+            try:
+                self.blob(ref)
+            except (NotFound, Locked):
+                continue
+            except HoldfastError:  # reading the log again reports it
+                pass
             return True
-        return True
+        return False
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""

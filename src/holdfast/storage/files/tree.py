@@ -414,13 +414,14 @@ class Files:
                 if not raw.claim(self._claims, path):
                     return None
             self._claimed.add(path)
-        return functools.partial(self._let_go, path)
 
-    def _let_go(self, path: str) -> None:
-        with self._claiming:
-            self._claimed.discard(path)
-            if self._claims >= 0:
-                raw.claim(self._claims, path, fcntl.F_UNLCK)
+        def release() -> None:
+            with self._claiming:
+                self._claimed.discard(path)
+                if self._claims >= 0:
+                    raw.claim(self._claims, path, fcntl.F_UNLCK)
+
+        return release
 
     def _close_claims(self) -> None:
         fd, self._claims = self._claims, -1
