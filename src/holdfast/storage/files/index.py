@@ -105,9 +105,10 @@ class SqliteIndex(search.Questions):
             tables.tune(db)
             db.set_busy_timeout(self._busy_ms)
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
-            if db.pragma("user_version") != tables.VERSION or identity != self._identity:
+            known = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            if (db.pragma("user_version"), identity) != (tables.VERSION, self._identity) or not known >= tables.TABLES:
                 db.close()
-                raise Stale("the index was made for another version, root or layout")
+                raise Stale("the index was made for another version, root or layout, or is not whole")
             self._db, self._name, self._pid = db, name, os.getpid()
         return self._db
 

@@ -24,6 +24,7 @@ VERSION = 15
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
+TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 _TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 _LOW64 = (1 << 64) - 1
 _TITLE = int(TITLE)
