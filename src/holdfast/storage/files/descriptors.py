@@ -18,6 +18,7 @@ import fcntl
 import functools
 import hashlib
 import io
+import itertools
 import os
 import random
 import secrets
@@ -26,7 +27,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.storage.tree import Stamp
@@ -38,6 +39,7 @@ _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _YIELDS = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
+LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class _How(ctypes.Structure):
@@ -170,6 +172,50 @@ class Beneath:
                 return os.path.relpath(form, self.root)
         return None
 
+    def contains(self, path: str) -> bool:
+        """Does a path lead into the root, also through links?"""
+        return f"{real(path)}/".startswith(f"{self.root}/")
+
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
+        linked: Callable[[str], None],
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
+        """Yield the files below a folder; report what cannot be read to `blocked`, and every followed link."""
+        waiting = [(os.path.join(self.root, folder), folder, False)]
+        while waiting:
+            top, shown, by_link = waiting.pop()
+            try:
+                with os.scandir(top) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+            except OSError as error:
+                blocked(shown, f"could not be read: {os.strerror(error.errno or 0)}")
+                continue
+            for entry in entries:
+                name, path = entry.name, f"{shown}/{entry.name}"
+                if name.startswith("."):
+                    continue
+                try:
+                    name.encode("utf-8")
+                    link = entry.is_symlink()
+                    if link and not self.contains(entry.path):
+                        raise OSError(errno.EXDEV, LEADS_OUT)
+                    if entry.is_dir():
+                        if link and (by_link or f"{real(top)}/".startswith(f"{real(entry.path)}/")):
+                            raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
+                        if link:
+                            linked(path)
+                        waiting.append((entry.path, path, by_link or link))
+                    elif name.endswith(suffixes):
+                        found = entry.stat()
+                        if stat.S_ISREG(found.st_mode):
+                            if link:
+                                linked(path)
+                            yield path, stamp(found)
+                except UnicodeEncodeError:
+                    blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
+                except OSError as error:
+                    blocked(path, error.strerror or str(error))
+
 
 def real(path: str) -> str:
     """Return the real path; "" when it cannot be resolved."""
@@ -225,19 +271,17 @@ def _libc() -> ctypes.CDLL:
 
 def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
     """Lock an open file or folder; Busy when another process keeps it locked for too long."""
-    if free(fd, shared=shared):
-        return
-    deadline = time.monotonic() + seconds
-    for _ in range(_YIELDS):
-        _yield()
+    deadline, pause = time.monotonic() + seconds, 0.00005
+    for attempt in itertools.count():
         if free(fd, shared=shared):
             return
-    pause = 0.00005
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(pause * random.uniform(0.5, 1.5), left))
-        if free(fd, shared=shared):
-            return
-        pause = min(pause * 1.3, 0.002)
+        if (left := deadline - time.monotonic()) <= 0:
+            break
+        if attempt < _YIELDS:
+            _yield()
+        else:
+            time.sleep(min(pause * random.uniform(0.5, 1.5), left))
+            pause = min(pause * 1.3, 0.002)
     raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 

@@ -447,7 +447,9 @@ class Importer:
     def __init__(self, tree: FileTree, line_bytes: int) -> None:
         self._tree, self._line_bytes = tree, line_bytes
         self._lock = threading.Lock()
-        self._reset()
+        self._ids: set[str] = set()
+        self._read = "", 0, 0
+        """The log, how far it was read, and the checksum of its end."""
 
     def add(self, path: str, lines: Sequence[bytes]) -> int:
         """Add the lines that a log does not have, all of them or none, durably; return how many."""
@@ -457,28 +459,16 @@ class Importer:
         new: list[bytes] = []
 
         def compose(end: LogEnd) -> bytes:
-            if self._path != path or self._offset > end.size or self._end != checksum(self._tree, path, self._offset):
-                self._reset()
-            self._ids.update(key for line in end.lines(self._offset) for key in jsonl.keys(line))
-            self._remember(path, end.size)
+            known, offset, before = self._read
+            if known != path or offset > end.size or before != checksum(self._tree, path, offset):
+                self._ids, offset = set(), 0
+            self._ids.update(key for line in end.lines(offset) for key in jsonl.keys(line))
+            self._read = path, end.size, checksum(self._tree, path, end.size)
             # into an empty log everything is copied, so that it becomes the same byte by byte, blank lines too
             new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 
         with self._lock:
-            try:
-                done = self._tree.append(path, compose) if lines else None
-            except BaseException:
-                self._reset()
-                raise
-            if done:
-                self._ids.update(key for line in new for key in jsonl.keys(line))
-                self._remember(path, done.stop)
+            if lines:
+                self._tree.append(path, compose)
         return len(new)
-
-    def _remember(self, path: str, offset: int) -> None:
-        self._path, self._offset, self._end = path, offset, checksum(self._tree, path, offset)
-
-    def _reset(self) -> None:
-        self._path, self._offset, self._end = "", 0, 0
-        self._ids: set[str] = set()

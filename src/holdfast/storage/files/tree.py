@@ -30,14 +30,12 @@ from holdfast.storage.files import log as logs
 from holdfast.storage.files.log import UNKNOWN, At, Journal, LogEnd, holds
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
-_CHUNK = 1 << 20
 _TRIES = 100
 _WRITERS_SECONDS = 1.0
 _RECOGNISED = 2048
 """The last bytes of a log that was compared; they must stay as they are."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-_LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class Files:
@@ -386,13 +384,11 @@ class Files:
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
         with self._opened(path) as fd:
-            position = start
-            while position < end:
-                chunk = os.pread(fd, min(_CHUNK, end - position), position)
-                if not chunk:
-                    return -1
-                checksum = zlib.crc32(chunk, checksum)
-                position += len(chunk)
+            try:
+                for chunk in logs.chunks(fd, end - start, start):
+                    checksum = zlib.crc32(chunk, checksum)
+            except Conflict:
+                return -1
             return checksum
 
     def hold(self, path: str, among: str) -> Callable[[], None] | None:
@@ -444,8 +440,8 @@ class Files:
         check_path(folder)
         self._check_root()
         top = os.path.join(self.location, folder)
-        if not self._inside(top):
-            blocked(folder, _LEADS_OUT)
+        if not self._beneath.contains(top):
+            blocked(folder, raw.LEADS_OUT)
             return
         if not os.path.isdir(top):
             self._check_root(by_name=True)
@@ -458,49 +454,13 @@ class Files:
                 if stamp:
                     yield folder, stamp
                 return
-        waiting = [(top, folder, False)]
-        while waiting:
-            real, shown, by_link = waiting.pop()
-            try:
-                with os.scandir(real) as listing:
-                    entries = sorted(listing, key=lambda entry: entry.name)
-            except OSError as error:
-                blocked(shown, f"could not be read: {os.strerror(error.errno or 0)}")
-                continue
-            for entry in entries:
-                name, path = entry.name, f"{shown}/{entry.name}"
-                if name.startswith("."):
-                    continue
-                try:
-                    name.encode("utf-8")
-                    link = entry.is_symlink()
-                    if link and not self._inside(entry.path):
-                        raise OSError(errno.EXDEV, _LEADS_OUT)
-                    if entry.is_dir():
-                        if link and (by_link or f"{raw.real(real)}/".startswith(f"{raw.real(entry.path)}/")):
-                            raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
-                        if link:
-                            linked(path)
-                        waiting.append((entry.path, path, by_link or link))
-                    elif name.endswith(suffixes):
-                        found = entry.stat()
-                        if stat.S_ISREG(found.st_mode):
-                            if link:
-                                linked(path)
-                            yield path, raw.stamp(found)
-                except UnicodeEncodeError:
-                    blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
-                except OSError as error:
-                    blocked(path, error.strerror or str(error))
-
-    def _inside(self, path: str) -> bool:
-        return f"{raw.real(path)}/".startswith(f"{self.location}/")
+        yield from self._beneath.walk(folder, suffixes, blocked, linked)
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
         top = os.path.join(self.location, folder)
-        if not self._inside(top):
-            raise Invalid(f"{folder}: {_LEADS_OUT}.", "Use a folder inside the root.")
+        if not self._beneath.contains(top):
+            raise Invalid(f"{folder}: {raw.LEADS_OUT}.", "Use a folder inside the root.")
         found = []
         try:
             with os.scandir(top) as listing:
@@ -509,7 +469,7 @@ class Files:
                         entry.name.encode("utf-8")
                         if entry.name[0] in "._" or not entry.is_dir():
                             continue
-                        if not entry.is_symlink() or self._inside(entry.path):
+                        if not entry.is_symlink() or self._beneath.contains(entry.path):
                             found.append(entry.name)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root(by_name=True)
