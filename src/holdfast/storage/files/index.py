@@ -316,6 +316,7 @@ def _is_cut(path: str) -> bool:
 
 
 def delete(path: str) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    """Delete a database; its log goes first, which a new database of this name would read."""
+    for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(OSError):
             os.unlink(path + suffix)

@@ -179,7 +179,7 @@ class Vectors:
                 except Failed as error:
                     self._model.disable(error)
                     self._missing = {}
-                except apsw.Error as error:
+                except (apsw.Error, OSError) as error:
                     if self._file and not isinstance(error, apsw.BusyError | apsw.FullError | apsw.ReadOnlyError):
                         delete(self._path or "")
                 self._drop()
