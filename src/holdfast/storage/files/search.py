@@ -22,7 +22,7 @@ from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
-from holdfast.storage.files.rows import WORDS, Row, Seen, carray, file_of, load, record_in, revive, seen_in, varints
+from holdfast.storage.files.rows import WORDS, Row, Seen, carray, load, record_in, revive, seen_in, varints
 from holdfast.storage.pools import Candidate, Filter, Pool, Tied
 from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
@@ -285,11 +285,14 @@ class Questions:
         return str(found[0][0] or "") if found else ""
 
     def count(self, path: str, after: str) -> int:
-        by = "records_order" if after else "records_talk"  # all of them are counted without reading the records
-        shown = "file = ? AND sort > ? AND NOT hidden AND NOT superseded"
-        with self._using() as db:
-            values = (file_of(db, path), after)
-            return int(db.execute(f"SELECT count(*) FROM records INDEXED BY {by} WHERE {shown}", values).get)
+        # without `after`, all records are counted in an index, without reading them
+        by, later = ("records_order", "AND sort > ?2") if after else ("records_talk", "")
+        ((found,),) = self._rows(
+            f"SELECT count(*) FROM records INDEXED BY {by} WHERE file = (SELECT file FROM files WHERE path = ?1)"
+            f" AND NOT hidden AND NOT superseded {later}",
+            (path, after) if after else (path,),
+        )
+        return int(found)
 
     def counts(self) -> dict[str, int]:
         """Count the records of each kind."""
