@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.storage.files import descriptors, index, lines, log, refresh, watch
+from holdfast.storage.files import descriptors, index, log, refresh, watch
 from holdfast.storage.files.index_sync import IndexSync, Known
-from holdfast.storage.files.journal import Journal
 from holdfast.storage.files.refresh import Refresher
 from holdfast.storage.files.tree import Files
 from holdfast.storage.store import ANY, Store
@@ -71,13 +70,13 @@ def _replace_lock() -> None:
 
 
 def _seal() -> None:
-    begin = lines.LogEnd.__init__
+    begin = log.LogEnd.__init__
 
-    def unsealed(self: lines.LogEnd, *given: Any) -> None:
+    def unsealed(self: log.LogEnd, *given: Any) -> None:
         begin(self, *given)
         self.torn = False
 
-    _put(lines.LogEnd, __init__=unsealed)
+    _put(log.LogEnd, __init__=unsealed)
 
 
 def _comparison() -> None:
@@ -146,7 +145,7 @@ def _fingerprint() -> None:
 
 
 def _journal() -> None:
-    _put(Journal, missing=lambda *_given: {})
+    _put(log.Journal, missing=lambda *_given: {})
 
 
 def _git_lock() -> None:

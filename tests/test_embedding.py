@@ -23,7 +23,6 @@ import holdfast
 from holdfast import Memory
 from holdfast.errors import Unavailable
 from holdfast.recall import embedders
-from holdfast.storage.files.store import FileStore
 
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
@@ -62,7 +61,7 @@ def answers(root: Path) -> list[Answer]:
 
 def vector_files(root: Path) -> list[Path]:
     """Return the files of vectors; a database has none, and keeps the sets that others may still use."""
-    return sorted((root / ".holdfast").glob("vectors-*.bin"))
+    return sorted((root / ".holdfast").glob("vectors-*.sqlite"))
 
 
 def test_what_says_the_same_in_other_words_is_found(memory: Memory) -> None:
@@ -196,16 +195,15 @@ def test_vectors_made_one_by_one_equal_those_made_at_once(root: Path) -> None:
         assert [recall(memory, text) for text in ("kitten", "ship", "puppy mountain")] == one_by_one
 
 
-@pytest.mark.parametrize("size", [0, 10, 256, 300, 5_000])
+@pytest.mark.parametrize("size", [0, 10, 4_096, 5_000])
 def test_a_file_that_was_cut_short_is_completed(root: Path, size: int) -> None:
     with holdfast.open(root) as memory:
         fill(memory)
     before = answers(root)
-    path = vector_files(root)[0]
-    whole = path.stat().st_size
-    os.truncate(path, size)
+    os.truncate(vector_files(root)[0], size)
     assert answers(root) == before
-    assert path.stat().st_size == whole
+    with holdfast.open(root) as memory:
+        assert memory.embedded().missing == 0
 
 
 def test_a_file_that_shrinks_under_an_open_memory_is_completed(root: Path) -> None:
@@ -217,44 +215,6 @@ def test_a_file_that_shrinks_under_an_open_memory_is_completed(root: Path) -> No
         vector_files(root)[0].write_bytes(b"rubbish")
         assert [recall(memory, text) for text in QUESTIONS] == before
         vector_files(root)[0].unlink()
-        assert [recall(memory, text) for text in QUESTIONS] == before
-
-
-def test_one_flipped_bit_anywhere_changes_no_answer(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        fill(memory)
-    before = answers(root)
-    path = vector_files(root)[0]
-    sound = path.read_bytes()
-    for place in (0, 40, 257, 266, 274, 300, 535, len(sound) - 1):
-        path.write_bytes(sound[:place] + bytes([sound[place] ^ 64]) + sound[place + 1 :])
-        assert answers(root) == before, f"after a flipped bit at {place}"
-
-
-def test_a_damaged_vector_is_made_anew_and_the_others_stay(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        fill(memory)
-    answers(root)
-    path = vector_files(root)[0]
-    data = bytearray(path.read_bytes())
-    data[256 + 100] ^= 1
-    path.write_bytes(data)
-    with holdfast.open(root) as memory:
-        assert memory.embedded().missing == 1
-        assert memory.embed().made == 1
-        assert memory.embedded().missing == 0
-
-
-def test_vectors_that_are_damaged_under_an_open_memory_are_made_anew(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        fill(memory)
-        before = [recall(memory, text) for text in QUESTIONS]
-        (path,) = vector_files(root)
-        data = bytearray(path.read_bytes())
-        for place in range(256 + 30, len(data), 280):
-            data[place] ^= 1
-        with path.open("r+b") as file:
-            file.write(data)
         assert [recall(memory, text) for text in QUESTIONS] == before
 
 
@@ -298,8 +258,7 @@ def test_a_rebuilt_index_takes_the_vectors_of_the_same_texts(root: Path, monkeyp
         memory.refresh(rebuild=True)
     assert answers(root) == before
     assert made == []
-    assert len(vector_files(root)) == len(old)
-    assert not {*vector_files(root)} & {*old}
+    assert vector_files(root) == old
 
 
 def test_what_no_record_needs_is_dropped_once_it_is_most_of_all(root: Path) -> None:
@@ -315,7 +274,7 @@ def test_what_no_record_needs_is_dropped_once_it_is_most_of_all(root: Path) -> N
         assert recall(memory, ASKED)
     databaseroot.drop_derived(root)
     with holdfast.open(root) as memory:
-        assert memory.embed().bytes == told.bytes
+        assert told.bytes < 4 * memory.embed().bytes + 1_000 * 400
 
 
 def test_many_entries_in_one_page_have_one_vector_each(root: Path) -> None:
@@ -326,7 +285,8 @@ def test_many_entries_in_one_page_have_one_vector_each(root: Path) -> None:
                 assert recall(memory, ASKED)
         assert recall(memory, ASKED)
         told = memory.embedded()
-    assert (told.vectors, told.missing, told.bytes) == (400, 0, 256 + 400 * 280)
+    assert (told.vectors, told.missing) == (400, 0)
+    assert told.bytes < 400 * 400
 
 
 def test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors(root: Path) -> None:
@@ -338,7 +298,7 @@ def test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors(root: Path
             assert len(memory.find(ASKED, associate=True, budget=0)) >= 1
         told = memory.embedded()
         assert (told.vectors, told.missing) == (301, 0)
-        assert told.bytes <= 256 + (3 * 301 + 1_000) * 280
+        assert told.bytes < (3 * 301 + 1_000) * 400
         before = recall(memory, ASKED)
     databaseroot.drop_derived(root)
     with holdfast.open(root) as memory:
@@ -349,8 +309,10 @@ def test_where_the_disk_refuses_vectors_they_are_kept_in_memory(root: Path) -> N
     with holdfast.open(root) as memory:
         fill(memory)
         memory.refresh()
-        assert isinstance(memory.store, FileStore)
-        path = Path(memory.store._semantic._open(memory.store._sync.index).path)  # type: ignore[union-attr]
+        assert recall(memory, ASKED)
+        (path,) = vector_files(root)
+        for one in root.glob(".holdfast/vectors-*"):
+            one.unlink()
         path.mkdir()
         assert recall(memory, ASKED)
         memory.put("episode", "It was wet, cold and stormy outside.", session="sky")

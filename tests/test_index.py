@@ -232,9 +232,11 @@ def test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file(
         (root / ".holdfast/current").write_text(path.name)
         with holdfast.open(root) as memory:
             if ask(memory) != expected and ask(memory) != expected:  # a later question may notice it, and mend it
-                assert not memory.verify().sound, f"a wrong answer that nobody can notice, from byte {position}"
-                memory.refresh(rebuild=True)
-                assert ask(memory) == expected
+                noticed = not memory.verify().sound
+                if ask(memory) != expected:  # verify can rebuild it, too
+                    assert noticed, f"a wrong answer that nobody can notice, from byte {position}"
+                    memory.refresh(rebuild=True)
+                    assert ask(memory) == expected
     assert file_hashes(root) == before
 
 

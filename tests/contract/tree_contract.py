@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.model.records import version_of
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.tree import Files as Tree
 from holdfast.storage.tree import ABSENT, Line, Stamp
 
@@ -303,14 +303,14 @@ class TreeContract:
     def test_an_append_makes_the_log_and_its_folders(self, tree: Tree) -> None:
         done = tree.append("a/b/log.jsonl", say(b"one\n"))
         assert done is not None
-        assert (done.start, done.end) == (0, 4)
+        assert (done.start, done.stop) == (0, 4)
         assert content(tree, "a/b/log.jsonl") == b"one\n"
 
     def test_appends_come_one_after_the_other(self, tree: Tree) -> None:
         tree.append("log.jsonl", say(b"one\n"))
         done = tree.append("log.jsonl", say(b"two\nthree\n"), durable=False)
         assert done is not None
-        assert (done.start, done.end) == (4, 14)
+        assert (done.start, done.stop) == (4, 14)
         assert content(tree, "log.jsonl") == b"one\ntwo\nthree\n"
 
     def test_composing_nothing_changes_nothing(self, tree: Tree) -> None:
@@ -347,7 +347,7 @@ class TreeContract:
         done = tree.append("log.jsonl", say(b"two\n"))
         assert content(tree, "log.jsonl") == b"one\n" + torn + b"\ntwo\n"
         assert done is not None
-        assert (done.start, done.end) == (4 + len(torn), 9 + len(torn))
+        assert (done.start, done.stop) == (4 + len(torn), 9 + len(torn))
         tree.append("log.jsonl", say(b"three\n"))
         assert content(tree, "log.jsonl") == b"one\n" + torn + b"\ntwo\nthree\n"
 
@@ -730,7 +730,7 @@ class TreeContract:
         tree.write("a.jsonl", b"one\ntor", expect=ABSENT)
         done = tree.append("a.jsonl", say(b"two\n"))
         assert done is not None
-        assert (done.start, done.end) == (7, 12)
+        assert (done.start, done.stop) == (7, 12)
         found = tree.read("a.jsonl")
         assert found.data == b"one\ntor\ntwo\n"
         version = tree.write("a.jsonl", b"anew\n", expect=found.version, keep="kept/a")

@@ -27,7 +27,7 @@ from holdfast.model.records import Problem
 from holdfast.model.times import derived_id, is_id, iso, normal, parse_ms
 from holdfast.roots import on_disk
 from holdfast.secrets import redact
-from holdfast.storage.files.lines import forwards
+from holdfast.storage.files.log import forwards
 from holdfast.storage.tree import Line
 
 SOURCES = ("claude-code", "codex", "jsonl")

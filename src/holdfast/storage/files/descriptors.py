@@ -18,6 +18,7 @@ import fcntl
 import functools
 import hashlib
 import io
+import itertools
 import os
 import random
 import secrets
@@ -26,7 +27,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.storage.tree import Stamp
@@ -35,10 +36,10 @@ _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
-_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _YIELDS = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
+LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class _How(ctypes.Structure):
@@ -80,13 +81,6 @@ class Beneath:
     def reopen(self) -> int:
         """Open the root folder once more, for a lock of its own."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
-
-    def is_at(self, path: str, inode: int) -> bool:
-        """Does the path seem to name this inode? Quick; links on the way are followed."""
-        try:
-            return os.stat(path, dir_fd=self._fd, follow_symlinks=False).st_ino == inode
-        except OSError:
-            return False
 
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
@@ -178,6 +172,50 @@ class Beneath:
                 return os.path.relpath(form, self.root)
         return None
 
+    def contains(self, path: str) -> bool:
+        """Does a path lead into the root, also through links?"""
+        return f"{real(path)}/".startswith(f"{self.root}/")
+
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
+        linked: Callable[[str], None],
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
+        """Yield the files below a folder; report what cannot be read to `blocked`, and every followed link."""
+        waiting = [(os.path.join(self.root, folder), folder, False)]
+        while waiting:
+            top, shown, by_link = waiting.pop()
+            try:
+                with os.scandir(top) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+            except OSError as error:
+                blocked(shown, f"could not be read: {os.strerror(error.errno or 0)}")
+                continue
+            for entry in entries:
+                name, path = entry.name, f"{shown}/{entry.name}"
+                if name.startswith("."):
+                    continue
+                try:
+                    name.encode("utf-8")
+                    link = entry.is_symlink()
+                    if link and not self.contains(entry.path):
+                        raise OSError(errno.EXDEV, LEADS_OUT)
+                    if entry.is_dir():
+                        if link and (by_link or f"{real(top)}/".startswith(f"{real(entry.path)}/")):
+                            raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
+                        if link:
+                            linked(path)
+                        waiting.append((entry.path, path, by_link or link))
+                    elif name.endswith(suffixes):
+                        found = entry.stat()
+                        if stat.S_ISREG(found.st_mode):
+                            if link:
+                                linked(path)
+                            yield path, stamp(found)
+                except UnicodeEncodeError:
+                    blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
+                except OSError as error:
+                    blocked(path, error.strerror or str(error))
+
 
 def real(path: str) -> str:
     """Return the real path; "" when it cannot be resolved."""
@@ -233,19 +271,17 @@ def _libc() -> ctypes.CDLL:
 
 def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
     """Lock an open file or folder; Busy when another process keeps it locked for too long."""
-    if free(fd, shared=shared):
-        return
-    deadline = time.monotonic() + seconds
-    for _ in range(_YIELDS):
-        _yield()
+    deadline, pause = time.monotonic() + seconds, 0.00005
+    for attempt in itertools.count():
         if free(fd, shared=shared):
             return
-    pause = 0.00005
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(pause * random.uniform(0.5, 1.5), left))
-        if free(fd, shared=shared):
-            return
-        pause = min(pause * 1.3, 0.002)
+        if (left := deadline - time.monotonic()) <= 0:
+            break
+        if attempt < _YIELDS:
+            _yield()
+        else:
+            time.sleep(min(pause * random.uniform(0.5, 1.5), left))
+            pause = min(pause * 1.3, 0.002)
     raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
@@ -312,38 +348,22 @@ def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
         os.close(fd)
 
 
-def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
-    """Write a file that has no name until it is durable; False where the system cannot do that.
-
-    It leaves nothing behind when the process dies, and changes the folder once instead of twice.
-    """
-    if not os.path.isdir("/proc/self/fd"):
-        return False
-    try:
-        fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    except (OSError, AttributeError) as error:
-        if isinstance(error, AttributeError) or error.errno in _NO_TMPFILE:
-            return False
-        raise
-    try:
-        write_pieces(fd, data, mtime, durable=durable)
-        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(fd)
-    return True
-
-
 @contextlib.contextmanager
 def temporary(
     folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0, *, durable: bool = True
 ) -> Iterator[str]:
-    """Write a durable file under a temporary name; on an error it is removed."""
+    """Write a file under a temporary name, durably unless that can wait; on an error it is removed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            write_pieces(fd, data, mtime, durable=durable)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                write_all(fd, piece)
+            if mtime:
+                os.utime(fd, ns=(mtime, mtime))
+            if durable:
+                flush(fd)
         finally:
             os.close(fd)
         yield name
@@ -351,16 +371,6 @@ def temporary(
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
-
-
-def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
-    """Write all pieces, set the modification time if given, and make them durable unless that can wait."""
-    for piece in (data,) if isinstance(data, bytes) else data:
-        write_all(fd, piece)
-    if mtime:
-        os.utime(fd, ns=(mtime, mtime))
-    if durable:
-        flush(fd)
 
 
 def flush(fd: int) -> None:

@@ -11,31 +11,23 @@ version, is rebuilt. A busy index is reported as busy, never as damaged.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import apsw
 import msgspec
 
 from holdfast.errors import Busy
 from holdfast.model.kinds import KINDS
-from holdfast.model.queries import Terms
-from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.settings import Search, Settings
-from holdfast.storage import words
 from holdfast.storage.files import rows as tables
 from holdfast.storage.files import search
 from holdfast.storage.files.descriptors import hold
 from holdfast.storage.files.rows import Seen, Stale
-from holdfast.storage.parsing import Facts
-from holdfast.storage.results import Filter, Pool, Tied
-from holdfast.storage.store import Applied
 
 _CURRENT = "current"
 _IGNORE = ".gitignore"
@@ -53,7 +45,7 @@ class Unusable(Exception):
     """The index cannot be written (disk full or read-only); never leaves the file engine."""
 
 
-class SqliteIndex:
+class SqliteIndex(search.Questions):
     """One index, for any number of threads, in `folder`; "" keeps it in memory.
 
     `identity` identifies what is indexed: root, layout, and settings that change what is indexed. A method raises Stale
@@ -61,14 +53,13 @@ class SqliteIndex:
     """
 
     def __init__(self, folder: str, identity: str, settings: Search) -> None:
+        super().__init__(settings)
         self.folder = folder
         self._identity = identity
-        self._settings = settings
         self._lock = threading.RLock()
         self._db: apsw.Connection | None = None
         self._name = ""
         self._pid = os.getpid()
-        self._depth = 0
         self._local = threading.local()
         self._other: SqliteIndex | None = None
         self._busy_ms = tables.BUSY_MS
@@ -82,7 +73,9 @@ class SqliteIndex:
             try:
                 yield self._open()
             except apsw.BusyError as error:
-                raise _busy(error) from None
+                raise Busy(
+                    f"The index is in use by another process ({error}).", "Try again; nothing was lost."
+                ) from None
             except (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._drop()
                 raise Stale(f"the index is damaged: {error}") from None
@@ -92,7 +85,7 @@ class SqliteIndex:
 
     def _open(self) -> apsw.Connection:
         """Return the connection to the current index; open it again when it was replaced, or after a fork."""
-        if self._db is not None and (not self.folder or self._depth or getattr(self._local, "reading", 0)):
+        if self._db is not None and (not self.folder or self._db.in_transaction or self._is_reading()):
             return self._db
         if not self.folder:
             self._db = tables.create(":memory:", self._identity)
@@ -105,8 +98,18 @@ class SqliteIndex:
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
-            self._db = self._connect(os.path.join(self.folder, name))
-            self._name, self._pid = name, os.getpid()
+            path = os.path.join(self.folder, name)
+            if _is_cut(path):
+                raise Stale("the end of the index is missing")
+            db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+            tables.tune(db)
+            db.set_busy_timeout(self._busy_ms)
+            identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
+            known = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            if (db.pragma("user_version"), identity) != (tables.VERSION, self._identity) or not known >= tables.TABLES:
+                db.close()
+                raise Stale("the index was made for another version, root or layout, or is not whole")
+            self._db, self._name, self._pid = db, name, os.getpid()
         return self._db
 
     def _current(self) -> str:
@@ -117,25 +120,6 @@ class SqliteIndex:
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
         return name if plain and os.path.exists(os.path.join(self.folder, name)) else ""
-
-    def _connect(self, path: str) -> apsw.Connection:
-        if _is_cut(path):
-            raise Stale("the end of the index is missing")
-        try:
-            db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-            tables.tune(db)
-            db.set_busy_timeout(self._busy_ms)
-            version = db.pragma("user_version")
-            known = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-            identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
-        except apsw.BusyError as error:
-            raise _busy(error) from None
-        except apsw.Error as error:
-            raise Stale(f"the index cannot be opened: {error}") from None
-        if version != tables.VERSION or identity != self._identity or not known >= tables.TABLES:
-            db.close()
-            raise Stale("the index was made for another version, root or layout, or is not whole")
-        return db
 
     def _drop(self) -> None:
         if self._db is not None:
@@ -160,32 +144,32 @@ class SqliteIndex:
     # writing
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Open a write transaction."""
+    def writing(self) -> Iterator[apsw.Connection]:
+        """Open a write transaction, or continue the one that is open."""
         with self._using() as db:
-            if self._depth:
-                yield
+            if db.in_transaction:
+                yield db
                 return
             db.execute("BEGIN IMMEDIATE")
-            self._depth += 1
             try:
-                yield
+                yield db
                 db.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(apsw.Error):
                     db.execute("ROLLBACK")
                 raise
-            finally:
-                self._depth -= 1
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Inside, this thread uses the open connection without checking whether the index was replaced."""
-        self._local.reading = getattr(self._local, "reading", 0) + 1
+        before, self._local.reading = self._is_reading(), True
         try:
             yield
         finally:
-            self._local.reading -= 1
+            self._local.reading = before
+
+    def _is_reading(self) -> bool:
+        return getattr(self._local, "reading", False)
 
     def impatient(self) -> SqliteIndex:
         """Return the same index with a connection of its own, which raises Busy at once instead of waiting."""
@@ -194,244 +178,29 @@ class SqliteIndex:
             self._other._busy_ms = 0
         return self._other or self
 
-    def replace(self, path: str, seen: Seen, facts: Facts) -> None:
-        """Index a file again from its start."""
-        with self._using() as db:
-            tables.add(db, path, seen, facts, replace=True)
-
-    def extend(self, path: str, seen: Seen, facts: Facts) -> None:
-        """Index what was appended to a log."""
-        with self._using() as db:
-            tables.add(db, path, seen, facts, replace=False)
-
-    def touch(self, path: str, seen: Seen) -> None:
-        """Record that a file was checked and is unchanged."""
-        with self._using() as db:
-            db.execute("UPDATE files SET seen = ? WHERE path = ?", (tables.seen_out(seen), path))
-
-    def remove(self, path: str) -> None:
-        with self._using() as db:
-            tables.remove(db, path)
-
-    # reading
-
-    def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
-        """Return the state of every indexed file, or of those at or below these places, when it was read."""
-        condition, values = search.at_or_below(below)
-        with self._using() as db:
-            rows = db.execute(f"SELECT path, seen FROM files WHERE {condition}", values)
-            return {path: tables.seen_in(seen) for path, seen in rows}
-
-    def look(self, path: str) -> Seen | None:
-        with self._using() as db:
-            found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
-            return tables.seen_in(found) if found is not None else None
-
-    def newest(self, where: Filter, limit: int) -> list[Record]:
-        """Return the newest records that pass a filter; all of them with a negative limit."""
-        with self._using() as db:
-            rows = search.newest(db, where, limit)
-            records = tables.load(db, rows)
-            return [records[row] for row in rows if row in records]
-
-    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
-        """Return the records that match these words best, by words alone, with their scores."""
-        with self._using() as db:
-            scores = search.best(db, terms, where, limit, self._settings)
-            records = tables.load(db, [row for row, _ in scores])
-            return [(records[row], score) for row, score in scores if row in records]
-
-    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
-        """Return the records that match these words best, with their neighbours; words are weighed per pool.
-
-        A pool without candidates still has the word statistics.
-        """
-        with self._using() as db:
-            return search.pools(db, terms, where, most, self._settings)
-
-    def load(self, rows: list[int]) -> dict[int, Record]:
-        """Return the records of these rows that still exist."""
-        with self._using() as db:
-            return tables.load(db, rows)
-
-    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-        """Return a pool with these rows and their neighbours added, as far as they belong to it."""
-        with self._using() as db:
-            return search.widened(db, pool, where, rows)
-
-    def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
-        """Return those of some scored rows that pass a filter, best first."""
-        with self._using() as db:
-            return search.passing(db, {row: -score for row, score in scored}, where)
-
-    def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
-        """Return the rows of all current records of these kinds, hidden ones too, greater than `after`.
-
-        Within one generation a row always means the same record with the same content, and later ones are greater.
-        """
-        wanted = f"kind IN ({search.placeholders(kinds)})"
-        if after:
-            later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded ORDER BY row"
-            return [row for (row,) in self._rows(later, (after, *kinds))]
-        every = self._rows(f"SELECT row FROM records INDEXED BY records_place WHERE {wanted}", tuple(kinds))
-        older = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded"
-        return sorted({row for (row,) in every}.difference([row for (row,) in self._rows(older)]))
-
-    def inside(self, where: Filter) -> list[int]:
-        """Return the rows of all records that pass a filter."""
-        condition, values = search.conditions(where)
-        return [row for (row,) in self._rows(f"SELECT r.row FROM records r WHERE {condition}", values)]
-
-    def related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        """Return the records most closely related to each id, by its own records; without one, it is a name."""
-        with self._using() as db:
-            having = functools.partial(search.having, db, where=where)
-            return words.related(own, having, functools.partial(tables.load, db), limit)
-
-    def by_id(self, identifier: str) -> list[Record]:
-        return self._some("r.id = ?", (identifier,))
-
-    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
-        some = "" if history else "AND r.superseded = 0"
-        # "+" hides the index of `sort` from SQLite, which would read the whole log by it
-        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path), "+r.sort")
-
-    def last_order(self, path: str, target: str) -> str:
-        """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
-        ((found,),) = self._rows(
-            "SELECT max(sort) FROM ("
-            "SELECT sort FROM records JOIN files USING (file) WHERE path = ?1 AND id = ?2"
-            " UNION ALL SELECT sort FROM records JOIN files USING (file) WHERE path = ?1 AND key = ?2"
-            " UNION ALL SELECT sort FROM marks JOIN files USING (file) WHERE path = ?1 AND target = ?2)",
-            (path, target),
-        )
-        return str(found or "")
-
-    def by_op(self, op_id: str) -> list[Applied]:
-        """Return what was done under an op_id."""
-        found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
-        marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
-        return found + [Applied(path, target, marks=True) for path, target in marks]
-
-    def last_writes(self, targets: Collection[str]) -> dict[str, Record]:
-        """Return the newest entry of the write log about each of these documents and sections."""
-        newest = "SELECT record FROM records WHERE key = ? AND kind = 'write' ORDER BY sort DESC LIMIT 1"
-        found = ((target, self._rows(newest, (target,))) for target in targets)
-        return {target: tables.record_in(rows[0][0]) for target, rows in found if rows}
-
     def generation(self) -> str:
         """Return the id of this index; a rebuilt one has another."""
         if not self.folder:
             return ""
-        return self._name if getattr(self._local, "reading", 0) and self._db is not None else self._current()
-
-    def halves(self, path: str) -> set[str]:
-        """Return the ids of the records of a log whose pair is incomplete."""
-        sql = "SELECT id FROM records INDEXED BY records_alone JOIN files USING (file) WHERE alone AND path = ?"
-        return {id for (id,) in self._rows(sql, (path,))}
-
-    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
-        sign, way = (">", "ASC") if after else ("<", "DESC")
-        condition = f"f.path = ? AND r.sort {sign} ? AND NOT r.hidden AND NOT r.superseded"
-        return self._some(condition, (path, order), f"r.sort {way} LIMIT {int(limit)}")
-
-    def records(self, path: str) -> list[Record]:
-        """Return everything indexed from one file, in file order."""
-        return self._some("f.path = ?", (path,), "r.row")
-
-    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tables.Row]:
-        with self._using() as db:
-            return db.execute(sql, values).fetchall()
-
-    def _some(self, condition: str, values: tuple[Any, ...], order: str = "r.sort, f.path") -> list[Record]:
-        with self._using() as db:
-            rows = db.execute(
-                "SELECT r.record, r.hidden, r.superseded FROM records r JOIN files f USING (file)"
-                f" WHERE {condition} ORDER BY {order}",
-                values,
-            )
-            return [tables.revive(*row) for row in rows]
-
-    def ids(self, path: str, among: Sequence[str] | None = None) -> set[str]:
-        """Return the ids of the entries of a log, also of those that hide another one, or those among some ids."""
-        some = "" if among is None else "AND {0} IN (SELECT value FROM json_each(?2))"
-        sql = f"SELECT {{0}} FROM {{1}} JOIN files USING (file) WHERE path = ?1 {some}"
-        given = (path,) if among is None else (path, msgspec.json.encode(among).decode())
-        return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
-
-    def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
-        """Return what could not be read, in all files or at or below these places."""
-        condition, values = search.at_or_below(below)
-        with self._using() as db:
-            rows = db.execute(
-                "SELECT path, what, line, minor FROM problems JOIN files USING (file)"
-                f" WHERE {condition} ORDER BY path, line, what",
-                values,
-            )
-            found = [Problem(path, what, line, bool(minor)) for path, what, line, minor in rows]
-            halves = db.execute(
-                "SELECT path, record FROM records INDEXED BY records_alone JOIN files USING (file)"
-                f" WHERE alone AND {condition} ORDER BY path, sort",
-                values,
-            )
-            return found + [Problem(path, HALF, tables.record_in(blob).line) for path, blob in halves]
-
-    def problem_count(self) -> int:
-        ((found,),) = self._rows(
-            "SELECT (SELECT count(*) FROM problems WHERE NOT minor)"
-            " + (SELECT count(*) FROM records INDEXED BY records_alone WHERE alone)"
-        )
-        return int(found)
-
-    def hidden_in(self, path: str) -> dict[str, bool]:
-        """Return for each id or key with marks in a log whether the newest mark hides it."""
-        sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
-        return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
+        return self._name if self._is_reading() and self._db is not None else self._current()
 
     def note(self, name: str, value: str) -> None:
         """Store a note about the whole index; "" removes it."""
-        with self.writing(), self._using() as db:
+        with self.writing() as db:
             db.execute("DELETE FROM meta WHERE name = ?", (name,))
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
 
-    def noted(self, name: str) -> str:
-        """Return a note, "" when there is none."""
-        found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
-        return str(found[0][0] or "") if found else ""
-
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
-        """Return `seen` and `proof` from one transaction."""
-        with self._using() as db:
-            own = not db.in_transaction
-            if own:
-                db.execute("BEGIN")
-            try:
-                return self.seen(), self.proof()
-            finally:
-                if own and db.in_transaction:
-                    db.execute("COMMIT")
+        """Return `seen`, and a checksum per file over everything indexed from it, words included.
 
-    def count(self, path: str, after: str) -> int:
-        sql = "SELECT count(*) FROM records WHERE file = ? AND sort > ? AND NOT hidden AND NOT superseded"
-        if not after:  # two counts of an index each, without reading the records
-            gone = "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ?1 AND (hidden OR superseded)"
-            sql = f"SELECT (SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?1) - ({gone})"
-        with self._using() as db:
-            file = tables.file_of(db, path)
-            return int(db.execute(sql, (file, after) if after else (file,)).get)
-
-    def counts(self) -> dict[str, int]:
-        """Count the records of each kind."""
-        return dict(self._rows("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind"))
-
-    def proof(self) -> dict[str, int]:
-        """Return a checksum per file over everything indexed from it, words included; valid in this process only.
-
-        Two indexes with the same checksums give the same answers. A damaged index raises Stale.
+        Both are from one transaction. Two indexes with the same checksums give the same answers; they are valid in this
+        process only. A damaged index raises Stale.
         """
         with self._using() as db:
-            return tables.proof(db)
+            with db:
+                found = self.seen(), tables.proof(db)
+            return found
 
     # rebuilding
 
@@ -483,8 +252,7 @@ class SqliteIndex:
         try:
             self._sweep(self._current())  # files of rebuilds that were interrupted
             fresh._db = tables.create(path, self._identity)
-            fresh._depth = 1  # one transaction on one connection
-            fresh._db.execute("BEGIN")
+            fresh._db.execute("BEGIN")  # one transaction on one connection
             yield fresh
             fresh._db.execute("COMMIT")
             tables.tune(fresh._db)
@@ -501,13 +269,13 @@ class SqliteIndex:
         finally:
             fresh._drop()
             if self._current() != name:
-                _delete(path)
+                delete(path)
 
     def _sweep(self, current: str) -> None:
         """Remove every index but the one in use."""
         for other in os.listdir(self.folder):
             if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
-                _delete(os.path.join(self.folder, other))
+                delete(os.path.join(self.folder, other))
 
     def purge(self) -> None:
         """Remove derived data that does not belong to the current index."""
@@ -547,11 +315,8 @@ def _is_cut(path: str) -> bool:
     return len(head) == _HEADER and size < (page if page > 1 else 1 << 16) * int.from_bytes(head[28:32], "big")
 
 
-def _delete(path: str) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
+def delete(path: str) -> None:
+    """Delete a database; its log goes first, which a new database of this name would read."""
+    for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(OSError):
             os.unlink(path + suffix)
-
-
-def _busy(error: Exception) -> Busy:
-    return Busy(f"The index is in use by another process ({error}).", "Try again; nothing was lost.")

@@ -1,33 +1,42 @@
-"""The logs of a tree: their locked ends, reading on from a cursor, their records newest first, imported lines.
+"""Logs: their lines, their locked end, what this process appended lately, cursors, and imported lines.
 
-An append sees the locked end of a log. A cursor remembers how far a log was read: it is read on from there if the bytes
-before it are unchanged, and otherwise from its start. A line that cannot be parsed is skipped: the file is copied to
-`<path>.damaged-<time>`, once per damage. A last line without a newline may still be in the making and is no damage.
+Lines are read forwards and backwards with bounded memory. A line longer than allowed is skipped and marked as cut; a
+last line without a newline is marked as not whole: it may still be in the making and is no damage. A cursor remembers
+how far a log was read: it is read on from there if the bytes before it are unchanged, and otherwise from its start. A
+log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once per damage.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NotFound, OverBudget
+from holdfast.errors import Conflict, HoldfastError, NotFound, OverBudget
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place
 from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.times import is_id, utc_now
 from holdfast.storage import parsing
-from holdfast.storage.files.lines import LogEnd
-from holdfast.storage.files.within import FileTree
 from holdfast.storage.log import LogPart
 from holdfast.storage.tree import ABSENT, Line, Stamp
 
+if TYPE_CHECKING:
+    from holdfast.storage.files.within import FileTree
+
+_CHUNK = 1 << 20
+_BACK = 1 << 16
+_FIRST_BACK = 1 << 12
+"""Reading backwards often needs the last line only."""
+_END = 2048
 WINDOW = 1 << 18
 """How many bytes before a cursor are compared."""
 _LOOK_BACK = 1_000
@@ -35,6 +44,194 @@ _KEYS = tuple(row.key for row in KINDS.values() if row.key)
 _NEAR = 64
 """The lines of a pair are written together; only after a merge can they be farther apart than this."""
 _MOST_NAMED = 5
+_SECONDS = 600.0
+_MOST = 4 << 20
+"""How many bytes of one log the journal keeps, and always the newest write."""
+At = tuple[int, int, bytes]
+"""A write: the inode of the log, the offset, and the bytes."""
+UNKNOWN: At = (0, 0, b"")
+Read = Callable[[int, int], bytes]
+"""Read so many bytes from an offset; fewer only at the end of the log."""
+
+
+# lines
+
+
+class LogEnd:
+    """The end of a log that this process has locked, as an append sees it."""
+
+    def __init__(self, read: Read, size: int, line_bytes: int) -> None:
+        self.size = size
+        self._read = read
+        self._line_bytes = line_bytes
+        self.tail = read(_END, max(0, size - _END)) if size else b""
+        self.torn = size > 0 and not self.tail.endswith(b"\n")
+
+    def back(self) -> Iterator[bytes]:
+        """Yield the lines that are not blank, last line first."""
+        found = backwards(self._read, self.size, self._line_bytes)
+        return (line.data for line in found if line.data.strip())
+
+    def lines(self, offset: int) -> Iterator[bytes]:
+        """Yield the lines from an offset on."""
+        return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
+
+
+def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
+    """Yield lines in order; a line longer than allowed is skipped."""
+    start = position = offset
+    kept, dropped = b"", False
+    while position < end:
+        chunk = read(min(_CHUNK, end - position), position)
+        if not chunk:
+            break
+        cursor = position - len(kept)
+        position += len(chunk)
+        pieces = (kept + chunk).split(b"\n")
+        kept = pieces.pop()
+        for piece in pieces:
+            cursor += len(piece) + 1
+            cut = dropped or len(piece) > longest
+            yield Line(start, b"" if cut else piece, cursor, cut=cut)
+            start, dropped = cursor, False
+        if len(kept) > longest:
+            kept, dropped = b"", True
+    if start < position:
+        cut = dropped or len(kept) > longest
+        yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
+
+
+def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
+    """Yield lines from the end; an over-long one is skipped."""
+    end = position = size
+    tail, whole, dropped = b"", False, False
+    most = _FIRST_BACK
+    while position > 0:
+        step = min(most, position)
+        most = min(4 * most, _BACK)
+        block = read(step, position - step)
+        if len(block) < step:
+            return  # the file was cut while it was read
+        cursor = position + len(tail)
+        position -= step
+        pieces = (block + tail).split(b"\n")
+        tail = pieces[0]
+        for piece in reversed(pieces[1:]):
+            cursor -= len(piece)
+            cut = dropped or len(piece) > longest
+            if whole or cut or piece:
+                yield Line(cursor, b"" if cut else piece, end + whole, whole, cut)
+            cursor -= 1
+            end, whole, dropped = cursor, True, False
+        if len(tail) > longest:
+            tail, dropped = b"", True
+    if end > 0 or whole:
+        cut = dropped or len(tail) > longest
+        yield Line(0, b"" if cut else tail, end + whole, whole, cut)
+
+
+def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
+    waiting, waits = list[bytes](), 0
+    for line in forwards(functools.partial(os.pread, fd), 0, size, longest):
+        if line.cut or waits >= _CHUNK:
+            yield b"".join(waiting)
+            waiting, waits = [], 0
+        if line.cut:
+            yield from chunks(fd, line.end - line.offset, line.offset)
+        else:
+            waiting += [change(line.data), b"\n" if line.whole else b""]
+            waits += line.end - line.offset
+    yield b"".join(waiting)
+
+
+def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
+    """Yield so many bytes of an open file; Conflict when the file became shorter."""
+    position, end = start, start + size
+    while position < end:
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
+        if not chunk:
+            raise Conflict("A file became shorter while it was read.", "Try again.")
+        yield chunk
+        position += len(chunk)
+
+
+# the journal
+
+
+def holds(fd: int, at: At) -> bool:
+    """Is an open log the one that this was written to, and is it still in place?"""
+    return os.fstat(fd).st_ino == at[0] and os.pread(fd, len(at[2]), at[1]) == at[2]
+
+
+class _Recent:
+    """What was appended to one log, with the time, and the bytes by which the log is recognised."""
+
+    def __init__(self, last: At) -> None:
+        self.writes: deque[tuple[float, bytes]] = deque()
+        self.size = 0
+        self.last = last
+
+
+class Journal:
+    """The lines that this process appended in the last minutes, so that none is lost to an outside change.
+
+    git, a sync tool or an editor can replace a log right after a line was acknowledged. The next append or refresh then
+    compares the log with the journal and appends what is missing again, with the same ids. It is bounded, in memory,
+    and for any number of threads.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _Recent] = {}
+        """The log written last is last."""
+        self._lock = threading.Lock()
+
+    def add(self, path: str, at: At) -> None:
+        """Record a write."""
+        now = time.monotonic()
+        with self._lock:
+            log = self._logs[path] = self._logs.pop(path, _Recent(at))
+            log.size += len(at[2])
+            while log.writes and (log.size > _MOST or log.writes[0][0] < now - _SECONDS):
+                log.size -= len(log.writes.popleft()[1])
+            log.writes.append((now, at[2]))
+            if log.last[0] != at[0] or log.last[1] <= at[1]:  # else another thread was faster
+                log.last = at
+            for other in list(itertools.islice(self._logs, 2)):  # more leave than come
+                if self._logs[other].writes[-1][0] < now - _SECONDS:
+                    del self._logs[other]
+
+    def place(self, path: str, at: At) -> None:
+        """Record by which bytes a log is recognised from now on; UNKNOWN makes the next append compare it."""
+        with self._lock:
+            if path in self._logs:
+                self._logs[path].last = at
+
+    def last(self, path: str) -> At | None:
+        """Return by which bytes a log is recognised, None when the last write is long ago."""
+        log = self._logs.get(path)
+        return log.last if log else None
+
+    def missing(self, path: str, there: Container[str]) -> dict[str, bytes]:
+        """Return the lines of the last minutes, by id, whose id is not `there`."""
+        since = time.monotonic() - _SECONDS
+        with self._lock:
+            appended = [data for when, data in self._logs[path].writes if when > since] if path in self._logs else []
+        lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
+        return {own: line + b"\n" for own, line in lines.items() if own not in there}
+
+    def paths(self) -> list[str]:
+        """Return the logs that were appended to."""
+        with self._lock:
+            return list(self._logs)
+
+    def drop(self, path: str) -> None:
+        """Forget a log that this process removed."""
+        with self._lock:
+            self._logs.pop(path, None)
+
+
+# cursors
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -146,19 +343,11 @@ def last_id(end: LogEnd) -> str:
     return ""
 
 
-def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, Any]]:
+def _unread(end: LogEnd, offset: int, needle: str) -> Iterator[dict[str, Any]]:
     """Yield the entries after an offset that may contain a text; from the start when no line starts at the offset."""
-    lines: Iterator[bytes] = iter(())
-    if offset <= end.size:
-        lines = iter(end.lines(offset))
-        first = next(lines, b"")
-        lines = itertools.chain([first], lines)
-        if isinstance(jsonl.parse(first), str):
-            lines = iter(end.lines(0))
-    else:
-        lines = iter(end.lines(0))
+    first = next(end.lines(offset), b"") if offset <= end.size else b"?"
     wanted = needle.encode()
-    for data in lines:
+    for data in end.lines(0 if isinstance(jsonl.parse(first), str) else offset):
         objects = jsonl.parse(data) if wanted in data or b"\\" in data else []  # it may be escaped
         if isinstance(objects, list):
             yield from objects
@@ -180,96 +369,72 @@ def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
     return [str(value.get("id")) for value in _unread(end, offset, op_id) if value.get("op") == op_id]
 
 
-class TailReader:
-    """Reads the records of one log from its end, without hidden ones and without incomplete pairs.
+# records
 
-    `marks` and `halves` are what the index knows of it; without `halves` the reader looks for them. What is left out
-    because of damage is added to `problems`.
+
+def newest_first(
+    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
+) -> Iterator[Record]:
+    """Yield the records of a log from its end, without hidden ones and without incomplete pairs.
+
+    `marks` is what the index knows to be hidden or not. What is left out because of damage is added to `problems`.
     """
+    found = _records(tree, place, marks, blob, problems)
+    if place.kind.pair:
+        found = _pairs(tree, place, found, problems)
+    return (record for record in found if not record.hidden)
 
-    def __init__(
-        self, tree: FileTree, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
-        problems: list[Problem],
-    ) -> None:  # fmt: skip
-        self._tree = tree
-        self._place = place
-        self._marks = marks
-        self._halves = halves
-        self._blob = blob
-        self._problems = problems
 
-    def newest_first(self) -> Iterator[Record]:
-        """Yield the records of the log from its end."""
-        found = self._records(self._tree.scan_back(self._place.path))
-        if self._place.kind.pair:
-            found = self._near(found) if self._halves is None else self._known(found, self._halves)
-        return (record for record in found if not record.hidden)
-
-    def _records(self, lines: Iterable[Line]) -> Iterator[Record]:
-        seen: set[str] = set()
-        for line in lines:
-            objects = parsing.objects(self._place, line)
-            if isinstance(objects, str):
-                self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {objects}"))
+def _records(
+    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
+) -> Iterator[Record]:
+    seen: set[str] = set()
+    for line in tree.scan_back(place.path):
+        objects = parsing.objects(place, line)
+        if isinstance(objects, str):
+            problems.append(Problem(place.path, f"skipped at byte {line.offset:,}: {objects}"))
+            continue
+        for value in reversed(objects):
+            if isinstance(value.get("hide"), str):
+                marks.setdefault(value["hide"], value.get("hidden") is not False)
                 continue
-            for value in reversed(objects):
-                if isinstance(value.get("hide"), str):
-                    self._marks.setdefault(value["hide"], value.get("hidden") is not False)
-                    continue
-                if what := parsing.fault(self._place.kind, value):
-                    self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {what}"))
-                    continue
-                record, _ = parsing.line_record(self._place, value, 0, self._blob)
-                if record.id not in seen:
-                    seen.add(record.id)
-                    hidden = self._marks.get(record.id)
-                    yield msgspec.structs.replace(record, hidden=True) if hidden else record
-
-    def _known(self, records: Iterable[Record], halves: set[str]) -> Iterator[Record]:
-        for record in records:
-            if record.id in halves:
-                self._half(record)
-            else:
-                yield record
-
-    def _near(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Leave out the records of incomplete pairs; the other half is nearly always close."""
-        field = self._place.kind.pair
-        source = iter(records)
-        ahead: deque[Record] = deque()
-        whole: set[str] = set()
-        while record := ahead.popleft() if ahead else next(source, None):
-            pair = record.fields.get(field)
-            if not isinstance(pair, str) or not pair or pair in whole:
-                yield record
+            if what := parsing.fault(place.kind, value):
+                problems.append(Problem(place.path, f"skipped at byte {line.offset:,}: {what}"))
                 continue
-            found = any(other.fields.get(field) == pair for other in ahead)
-            while not found and len(ahead) < _NEAR and (other := next(source, None)):
-                ahead.append(other)
-                found = other.fields.get(field) == pair
-            if found or self._pairs[pair] > 1:
-                whole.add(pair)
-                yield record
-            else:
-                self._half(record)
+            record, _ = parsing.line_record(place, value, 0, blob)
+            if record.id not in seen:
+                seen.add(record.id)
+                yield msgspec.structs.replace(record, hidden=True) if marks.get(record.id) else record
 
-    @functools.cached_property
-    def _pairs(self) -> Counter[str]:
-        """Count the lines of each pair in the whole log."""
-        field = self._place.kind.pair
-        counts: Counter[str] = Counter()
-        seen: set[str] = set()
-        for line in self._tree.scan(self._place.path):
-            objects = parsing.objects(self._place, line) if field.encode() in line.data else []
-            for value in objects if isinstance(objects, list) else ():
-                identifier = jsonl.identity(value, self._place.kind.time)[0]
-                if isinstance(value.get(field), str) and identifier not in seen:
-                    seen.add(identifier)
-                    counts[value[field]] += 1
-        return counts
 
-    def _half(self, record: Record) -> None:
-        self._problems.append(Problem(record.path, f"{record.id} is {HALF}"))
+def _pairs(tree: FileTree, place: Place, records: Iterator[Record], problems: list[Problem]) -> Iterator[Record]:
+    """Leave out the records of incomplete pairs; the other half is nearly always close."""
+    field = place.kind.pair
+    ahead: deque[Record] = deque()
+    whole: set[str] = set()
+    counts: Counter[str] = Counter()
+    """How many lines each pair has in the whole log."""
+    while record := ahead.popleft() if ahead else next(records, None):
+        pair = record.fields.get(field)
+        if not isinstance(pair, str) or not pair or pair in whole:
+            yield record
+            continue
+        found = any(other.fields.get(field) == pair for other in ahead)
+        while not found and len(ahead) < _NEAR and (other := next(records, None)):
+            ahead.append(other)
+            found = other.fields.get(field) == pair
+        if not found and not counts:
+            by_id: dict[str, str] = {}
+            for line in tree.scan(place.path):
+                objects = parsing.objects(place, line) if field.encode() in line.data else ""
+                for value in objects if isinstance(objects, list) else ():
+                    by_id[jsonl.identity(value, place.kind.time)[0]] = str(value.get(field))
+            counts = Counter(by_id.values())
+        if found or counts[pair] > 1:
+            whole.add(pair)
+            yield record
+        else:
+            problems.append(Problem(record.path, f"{record.id} is {HALF}"))
 
 
 class Importer:
@@ -282,7 +447,9 @@ class Importer:
     def __init__(self, tree: FileTree, line_bytes: int) -> None:
         self._tree, self._line_bytes = tree, line_bytes
         self._lock = threading.Lock()
-        self._reset()
+        self._ids: set[str] = set()
+        self._read = "", 0, 0
+        """The log, how far it was read, and the checksum of its end."""
 
     def add(self, path: str, lines: Sequence[bytes]) -> int:
         """Add the lines that a log does not have, all of them or none, durably; return how many."""
@@ -292,28 +459,16 @@ class Importer:
         new: list[bytes] = []
 
         def compose(end: LogEnd) -> bytes:
-            if self._path != path or self._offset > end.size or self._end != checksum(self._tree, path, self._offset):
-                self._reset()
-            self._ids.update(key for line in end.lines(self._offset) for key in jsonl.keys(line))
-            self._remember(path, end.size)
+            known, offset, before = self._read
+            if known != path or offset > end.size or before != checksum(self._tree, path, offset):
+                self._ids, offset = set(), 0
+            self._ids.update(key for line in end.lines(offset) for key in jsonl.keys(line))
+            self._read = path, end.size, checksum(self._tree, path, end.size)
             # into an empty log everything is copied, so that it becomes the same byte by byte, blank lines too
             new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 
         with self._lock:
-            try:
-                done = self._tree.append(path, compose) if lines else None
-            except BaseException:
-                self._reset()
-                raise
-            if done:
-                self._ids.update(key for line in new for key in jsonl.keys(line))
-                self._remember(path, done.end)
+            if lines:
+                self._tree.append(path, compose)
         return len(new)
-
-    def _remember(self, path: str, offset: int) -> None:
-        self._path, self._offset, self._end = path, offset, checksum(self._tree, path, offset)
-
-    def _reset(self) -> None:
-        self._path, self._offset, self._end = "", 0, 0
-        self._ids: set[str] = set()

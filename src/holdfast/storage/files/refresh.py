@@ -27,12 +27,14 @@ from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing, values
+from holdfast.storage.files import rows
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.rows import Seen
 from holdfast.storage.files.within import FileTree
 from holdfast.storage.parsing import Facts
-from holdfast.storage.results import MANY, Progress, Refreshed, is_much
+from holdfast.storage.results import MANY, Progress, Refreshed, Report, is_much
 from holdfast.storage.tree import YOUNG_NS, Line, RootGone, Stamp
+from holdfast.storage.write_log import check_kept, check_save_points
 
 SUFFIXES = (".md", ".jsonl")
 WHOLE = 8 << 20
@@ -131,8 +133,8 @@ class Refresher:
             stamp = self.tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
-                    with index.writing():
-                        index.remove(path)
+                    with index.writing() as db:
+                        rows.remove(db, path)
                     done.removed += 1
             elif place.kind.shape == "line":
                 while not self._log(index, place, seen, stamp, done, end):
@@ -145,7 +147,8 @@ class Refresher:
             done.problems.append(Problem(path, error.message))  # the records known of it stay in the index
             if isinstance(error, OverBudget) and place and (stamp := self.tree.stat(path)):
                 now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
-                index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
+                with index.writing() as db:
+                    rows.add(db, path, now, Facts((), (), [Problem(path, error.message)]), replace=True)
 
     def _document(self, index: SqliteIndex, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
@@ -154,9 +157,9 @@ class Refresher:
         if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
             self._touch(index, place.path, now)
             return
-        read = parsing.entries if place.kind.shape == "section" else parsing.documents
-        facts = read(place, document)
-        index.replace(place.path, now, facts)
+        facts = parsing.page(place, document)
+        with index.writing() as db:
+            rows.add(db, place.path, now, facts, replace=True)
         done.changed += 1
         done.records += len(facts.records)
 
@@ -174,12 +177,12 @@ class Refresher:
             self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
             return True
         if seen is None:  # in one transaction: no reader may see half a log
-            with index.writing():
+            with index.writing() as db:
                 stamp = self.tree.stat(path) or stamp  # another process may have indexed newer entries meanwhile
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
                 before = set[str]() if unsynced else index.ids(path)
-                index.replace(path, fresh, Facts())
+                rows.add(db, path, fresh, Facts(), replace=True)
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
                 after = index.ids(path)
                 if (gone := before - after) and (gone != before or not after):  # else the index is of another log
@@ -215,11 +218,11 @@ class Refresher:
                 tail=self.tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
-            with index.writing():
+            with index.writing() as db:
                 known = index.look(path)
                 if known is None or (known.offset, known.checksum) != (before.offset, before.checksum):
                     return False
-                index.extend(path, now, facts)
+                rows.add(db, path, now, facts)
             done.records += len(facts.records)
         return True
 
@@ -237,21 +240,20 @@ class Refresher:
     def _touch(self, index: SqliteIndex, path: str, seen: Seen) -> None:
         """Record the check, if it was late enough for the stamp to prove something."""
         if _settled(seen, seen.stamp):
-            with contextlib.suppress(Busy), index.writing():
-                index.touch(path, seen)
+            with contextlib.suppress(Busy), index.writing() as db:
+                db.execute("UPDATE files SET seen = ? WHERE path = ?", (rows.seen_out(seen), path))
 
     def _arrived(self, seen: Seen) -> bool:
         """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
-        return any(map(self._is_readable, seen.missing))
-
-    def _is_readable(self, ref: str) -> bool:
-        try:
-            self.blob(ref)
-        except (NotFound, Locked):
-            return False
-        except HoldfastError:  # reading the log again reports it
+        for ref in seen.missing:
+            try:
+                self.blob(ref)
+            except (NotFound, Locked):
+                continue
+            except HoldfastError:  # reading the log again reports it
+                pass
             return True
-        return True
+        return False
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""
@@ -357,3 +359,48 @@ def _noted(index: SqliteIndex, name: str, kind: type[N]) -> N | None:
         return msgspec.json.decode(index.noted(name) or "null", type=kind | None)
     except msgspec.MsgspecError:
         return None
+
+
+def verify(
+    refresher: Refresher, index: SqliteIndex, scratch: SqliteIndex, begun: int, progress: Progress | None
+) -> Report:
+    """Compare the index with a second one that is read from the same files, as far as the index had read them.
+
+    Others may go on writing: what they add meanwhile is not compared. Save points are compared with the hash in their
+    ledger, earlier versions with the hash that is their name. Nothing is repaired here: the index can be rebuilt, and
+    files belong to their owner.
+    """
+    seen, held = index.snapshot()
+    done = Refreshed()
+    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # read on request, as far as it was
+    stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
+    for number, path in enumerate(stamps, 1):
+        refresher.one(scratch, path, done, seen[path].offset if path in seen else None)
+        if progress:
+            progress(number, len(stamps))
+    report = Report(files=len(stamps), damage=list(done.problems))
+    read, wanted = scratch.snapshot()
+
+    def changed_since(path: str) -> bool:
+        """Was this file changed while it was compared?"""
+        stamp, before, after = stamps.get(path), seen.get(path), read.get(path)
+        if stamp and max(stamp.mtime, stamp.ctime) > begun - YOUNG_NS and (before is None or before.stamp != stamp):
+            return True
+        if before is None or after is None:
+            return False
+        return before.version != after.version and after.stamp.ctime > begun - YOUNG_NS
+
+    for path in sorted(wanted.keys() | held.keys()):
+        if wanted.get(path) == held.get(path) or changed_since(path):
+            continue
+        fresh, here = ({record.id for record in one.records(path)} for one in (scratch, index))
+        lacks, has = amount(len(fresh - here), "record is", "records are"), amount(len(here - fresh), "is", "are")
+        what = f"{lacks} missing in the index, {has} too many; of {len(here & fresh)} in both, some may differ"
+        report.differences.append(Problem(path, what))
+    report.records = sum(scratch.counts().values())
+    ledgers = [record for path, known in read.items() if known.kind == "ledger" for record in scratch.records(path)]
+    report.damage += [*scratch.problems(), *refresher.torn(index)]
+    report.damage += check_save_points(refresher.tree, refresher.layout.memory, ledgers)
+    report.damage += check_kept(refresher.tree, refresher.layout.memory)
+    report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
+    return report

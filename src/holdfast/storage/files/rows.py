@@ -20,7 +20,7 @@ from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 14
+VERSION = 15
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
@@ -45,11 +45,11 @@ CREATE INDEX records_file ON records (file);
 CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_order ON records (file, sort);
 CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
-CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_written ON records (key, sort) WHERE kind = 'write';
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
 CREATE INDEX records_alone ON records (file) WHERE alone;
+CREATE INDEX records_mark ON records (mark, kind, superseded);
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
 CREATE TABLE marks (
     file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL, op TEXT,
@@ -146,7 +146,7 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
     return found
 
 
-def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool) -> None:
+def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool = False) -> None:
     """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:

@@ -9,8 +9,8 @@ the full-text index, so no text is read.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from typing import Any
 
 import apsw
@@ -18,11 +18,13 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
+from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
-from holdfast.storage.files.rows import WORDS, Row, carray, varints
-from holdfast.storage.results import Candidate, Filter, Pool
+from holdfast.storage.files.rows import WORDS, Row, Seen, carray, load, record_in, revive, seen_in, varints
+from holdfast.storage.results import Candidate, Filter, Pool, Tied
+from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
 _SPARE = 100
@@ -79,39 +81,230 @@ def placeholders(values: Sized) -> str:
     return ",".join("?" * len(values))
 
 
+class Questions:
+    """What an index can be asked."""
+
+    def __init__(self, settings: Search) -> None:
+        self._settings = settings
+
+    def _using(self) -> AbstractContextManager[apsw.Connection]:
+        """Lock the index and open its connection."""
+        raise NotImplementedError
+
+    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Row]:
+        with self._using() as db:
+            return db.execute(sql, values).fetchall()
+
+    def _some(self, condition: str, values: tuple[Any, ...], order: str = "r.sort, f.path") -> list[Record]:
+        with self._using() as db:
+            rows = db.execute(
+                "SELECT r.record, r.hidden, r.superseded FROM records r JOIN files f USING (file)"
+                f" WHERE {condition} ORDER BY {order}",
+                values,
+            )
+            return [revive(*row) for row in rows]
+
+    # recall
+
+    def newest(self, where: Filter, limit: int) -> list[Record]:
+        """Return the newest records that pass a filter; all of them with a negative limit."""
+        condition, values = conditions(where)
+        with self._using() as db:
+            found = db.execute(
+                f"SELECT r.row FROM records r JOIN files f USING (file) WHERE {condition}"
+                " ORDER BY r.time DESC, f.path, r.sort DESC, r.id LIMIT ?",
+                (*values, limit),
+            )
+            rows: list[int] = [row for (row,) in found]
+            records = load(db, rows)  # not read while sorting
+            return [records[row] for row in rows if row in records]
+
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        """Return the records that match these words best, by words alone, with their scores."""
+        found: list[tuple[int, float]] = []
+        with self._using() as db:
+            for table in _tables(where):
+                found += _best(db, table, self._wanted(db, table, terms), where, limit)
+            found = sorted(found, key=lambda row: -row[1])[:limit]
+            records = load(db, [row for row, _ in found])
+            return [(records[row], score) for row, score in found if row in records]
+
+    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+        """Return the records that match these words best, with their neighbours, in one pool per full-text table.
+
+        Words are weighed per pool. A pool without candidates still has the word statistics.
+        """
+        found = []
+        with self._using() as db:
+            for table in _tables(where):
+                wanted = self._wanted(db, table, terms)
+                best = [row for row, _ in _best(db, table, wanted, where, most)]
+                totals = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
+                records, *lengths = (varints(totals) if isinstance(totals, bytes) else []) or [1, 1]  # empty so far
+                pool = Pool(
+                    foreign=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
+                    held=tuple(wanted.held), records=max(1, records), length=max(1.0, sum(lengths) / max(1, records)),
+                )  # fmt: skip
+                found.append(_filled(db, pool, where, best))
+        return found
+
+    def _wanted(self, db: apsw.Connection, table: str, terms: Terms) -> Wanted:
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
+        return words.telling(terms, self._settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
+
+    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
+        """Return a pool with these rows and their neighbours added, as far as its full-text table has them."""
+        with self._using() as db:
+            fresh = [row for row in rows if row not in pool.candidates]
+            lengths = _lengths(db, WORDS[pool.foreign], fresh)
+            return _filled(db, pool, where, [row for row in fresh if row in lengths])
+
+    def load(self, rows: Iterable[int]) -> dict[int, Record]:
+        """Return the records of these rows that still exist."""
+        with self._using() as db:
+            return load(db, rows)
+
+    def related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        """Return the records most closely related to each id, by its own records; without one, it is a name."""
+        with self._using() as db:
+            having = functools.partial(_having, db, where=where)
+            return words.related(own, having, functools.partial(load, db), limit)
+
+    def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
+        """Return the state of every indexed file, or of those at or below these places, when it was read."""
+        condition, values = at_or_below(below)
+        with self._using() as db:
+            rows = db.execute(f"SELECT path, seen FROM files WHERE {condition}", values)
+            return {path: seen_in(seen) for path, seen in rows}
+
+    def look(self, path: str) -> Seen | None:
+        with self._using() as db:
+            found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
+            return seen_in(found) if found is not None else None
+
+    def marks(self, kinds: Sequence[str], after: int = 0) -> dict[int, int]:
+        """Return the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
+
+        Within one generation a row always means the same record with the same content, and later ones are greater.
+        """
+        by = "NOT INDEXED" if after else "INDEXED BY records_mark"  # which has all columns that are needed
+        condition = f"row > ? AND kind IN ({placeholders(kinds)}) AND NOT superseded"
+        return dict(self._rows(f"SELECT row, mark FROM records {by} WHERE {condition} ORDER BY row", (after, *kinds)))
+
+    def marks_inside(self, where: Filter) -> list[int]:
+        """Return the hash of the content of each record that passes a filter."""
+        condition, values = conditions(where)
+        return [mark for (mark,) in self._rows(f"SELECT r.mark FROM records r WHERE {condition}", values)]
+
+    def having_marks(self, scores: Mapping[int, float], where: Filter) -> list[int]:
+        """Return the rows that pass a filter and whose content has one of these marks, best first."""
+        sql = "SELECT r.row, r.mark FROM carray(?) CROSS JOIN records r INDEXED BY records_mark ON r.mark = value"
+        with self._using() as db:
+            scored = {row: -scores[mark] for row, mark in db.execute(sql, (carray(scores),))}
+            return passing(db, scored, where)
+
+    def by_id(self, identifier: str) -> list[Record]:
+        return self._some("r.id = ?", (identifier,))
+
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
+        some = "" if history else "AND r.superseded = 0"
+        # "+" hides the index of `sort` from SQLite, which would read the whole log by it
+        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path), "+r.sort")
+
+    def last_order(self, path: str, target: str) -> str:
+        """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
+        ((found,),) = self._rows(
+            "SELECT max(sort) FROM ("
+            "SELECT sort FROM records JOIN files USING (file) WHERE path = ?1 AND id = ?2"
+            " UNION ALL SELECT sort FROM records JOIN files USING (file) WHERE path = ?1 AND key = ?2"
+            " UNION ALL SELECT sort FROM marks JOIN files USING (file) WHERE path = ?1 AND target = ?2)",
+            (path, target),
+        )
+        return str(found or "")
+
+    def by_op(self, op_id: str) -> list[Applied]:
+        """Return what was done under an op_id."""
+        found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
+        marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
+        return found + [Applied(path, target, marks=True) for path, target in marks]
+
+    def last_writes(self, targets: Collection[str]) -> dict[str, Record]:
+        """Return the newest entry of the write log about each of these documents and sections."""
+        newest = "SELECT record FROM records WHERE key = ? AND kind = 'write' ORDER BY sort DESC LIMIT 1"
+        found = ((target, self._rows(newest, (target,))) for target in targets)
+        return {target: record_in(rows[0][0]) for target, rows in found if rows}
+
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
+        sign, way = (">", "ASC") if after else ("<", "DESC")
+        condition = f"f.path = ? AND r.sort {sign} ? AND NOT r.hidden AND NOT r.superseded"
+        return self._some(condition, (path, order), f"r.sort {way} LIMIT {int(limit)}")
+
+    def records(self, path: str) -> list[Record]:
+        """Return everything indexed from one file, in file order."""
+        return self._some("f.path = ?", (path,), "r.row")
+
+    def ids(self, path: str, among: Sequence[str] | None = None) -> set[str]:
+        """Return the ids of the entries of a log, also of those that hide another one, or those among some ids."""
+        some = "" if among is None else "AND {0} IN (SELECT value FROM json_each(?2))"
+        sql = f"SELECT {{0}} FROM {{1}} JOIN files USING (file) WHERE path = ?1 {some}"
+        given = (path,) if among is None else (path, msgspec.json.encode(among).decode())
+        return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
+
+    def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
+        """Return what could not be read, in all files or at or below these places."""
+        condition, values = at_or_below(below)
+        with self._using() as db:
+            rows = db.execute(
+                "SELECT path, what, line, minor FROM problems JOIN files USING (file)"
+                f" WHERE {condition} ORDER BY path, line, what",
+                values,
+            )
+            found = [Problem(path, what, line, bool(minor)) for path, what, line, minor in rows]
+            halves = db.execute(
+                "SELECT path, record FROM records INDEXED BY records_alone JOIN files USING (file)"
+                f" WHERE alone AND {condition} ORDER BY path, sort",
+                values,
+            )
+            return found + [Problem(path, HALF, record_in(blob).line) for path, blob in halves]
+
+    def problem_count(self) -> int:
+        ((found,),) = self._rows(
+            "SELECT (SELECT count(*) FROM problems WHERE NOT minor)"
+            " + (SELECT count(*) FROM records INDEXED BY records_alone WHERE alone)"
+        )
+        return int(found)
+
+    def hidden_in(self, path: str) -> dict[str, bool]:
+        """Return for each id or key with marks in a log whether the newest mark hides it."""
+        sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
+        return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
+
+    def noted(self, name: str) -> str:
+        """Return a note, "" when there is none."""
+        found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
+        return str(found[0][0] or "") if found else ""
+
+    def count(self, path: str, after: str) -> int:
+        # without `after`, all records are counted in an index, without reading them
+        by, later = ("records_order", "AND sort > ?2") if after else ("records_talk", "")
+        ((found,),) = self._rows(
+            f"SELECT count(*) FROM records INDEXED BY {by} WHERE file = (SELECT file FROM files WHERE path = ?1)"
+            f" AND NOT hidden AND NOT superseded {later}",
+            (path, after) if after else (path,),
+        )
+        return int(found)
+
+    def counts(self) -> dict[str, int]:
+        """Count the records of each kind."""
+        return dict(self._rows("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind"))
+
+
 # the best records
-
-
-def newest(db: apsw.Connection, where: Filter, limit: int) -> list[int]:
-    """Return the rows of the newest records."""
-    condition, values = conditions(where)
-    rows = db.execute(
-        f"SELECT r.row FROM records r JOIN files f USING (file) WHERE {condition}"
-        " ORDER BY r.time DESC, f.path, r.sort DESC, r.id LIMIT ?",
-        (*values, limit),
-    )
-    return [row for (row,) in rows]
-
-
-def best(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
-    """Return the rows that match the words best, with their scores."""
-    found: list[tuple[int, float]] = []
-    tables = _tables(where)
-    for table in tables:
-        found += _best(db, table, _wanted(db, table, terms, settings), where, limit)
-    if len(tables) > 1:
-        found.sort(key=lambda row: -row[1])
-    return found[:limit]
 
 
 def _tables(where: Filter) -> list[str]:
     """Return the full-text tables of the kinds that are searched."""
     return list(dict.fromkeys([WORDS[KINDS[name].foreign] for name in where.kinds or where.searchable]))
-
-
-def _wanted(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-    return words.telling(terms, settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
 
 
 def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
@@ -177,29 +370,6 @@ _NEIGHBOURS = (
 )
 
 
-def pools(db: apsw.Connection, terms: Terms, where: Filter, most: int, settings: Search) -> list[Pool]:
-    """Return the candidates for some words, in one pool per full-text table."""
-    found = []
-    for table in _tables(where):
-        wanted = _wanted(db, table, terms, settings)
-        best = [row for row, _ in _best(db, table, wanted, where, most)]
-        totals = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
-        records, *lengths = (varints(totals) if isinstance(totals, bytes) else []) or [1, 1]  # empty so far
-        pool = Pool(
-            foreign=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
-            held=tuple(wanted.held), records=max(1, records), length=max(1.0, sum(lengths) / max(1, records)),
-        )  # fmt: skip
-        found.append(_filled(db, pool, where, best))
-    return found
-
-
-def widened(db: apsw.Connection, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-    """Add rows to a pool, if its full-text table has them, and their neighbours."""
-    fresh = [row for row in rows if row not in pool.candidates]
-    lengths = _lengths(db, WORDS[pool.foreign], fresh)
-    return _filled(db, pool, where, [row for row in fresh if row in lengths])
-
-
 def _filled(db: apsw.Connection, pool: Pool, where: Filter, best: list[int]) -> Pool:
     """Add rows and their neighbours to a pool as candidates, except records written after the time of asking."""
     if not best:
@@ -249,10 +419,7 @@ def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> dict[int, int]
     return {row: sum(size) if max(size) < 0x80 else sum(varints(size)) for row, size in found}
 
 
-# related records
-
-
-def having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
+def _having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
     """Return the rows of each tie that pass the filter; none when a tie has too many to mean anything."""
     condition, values = conditions(where)
     found: dict[Tie, list[int]] = {}
@@ -265,5 +432,5 @@ def having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie,
                 (way, name, *values, COMMON + 1),
             ).fetchall()
             if len(rows) <= COMMON:
-                found[way, name] = list(itertools.chain.from_iterable(rows))
+                found[way, name] = [row for (row,) in rows]
     return found

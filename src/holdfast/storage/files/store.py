@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -29,18 +29,20 @@ from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
-from holdfast.storage.files import log, refresh, verify
-from holdfast.storage.files.changes import FileFeed
+from holdfast.storage.files import log, refresh, rows
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.rows import Seen, Stale
-from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
+from holdfast.storage.files.watch import FileFeed
 from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied, once
 from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
+
+if TYPE_CHECKING:
+    from holdfast.storage.files.vectors import Vectors
 
 _NOTHING = Known()
 _TARGET = re.compile(rb'"path": ?"([^"]*)')
@@ -65,7 +67,8 @@ class FileStore(Store):
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
-        self._semantic = Semantic(self._model)
+        self._vectors: Vectors | None = None
+        self._watching = False
         self._claims: dict[str, Callable[[], None]] = {}
         """How to release each claimed log."""
         self._claims_file = f"{layout.memory}/sessions/.claims/runs/lock"  # in git's list of ignored files as `runs/`
@@ -75,7 +78,8 @@ class FileStore(Store):
         return now_ms()
 
     def close(self) -> None:
-        self._semantic.close()
+        if self._vectors:
+            self._vectors.close()
         self._sync.close()
         self.tree.close()
 
@@ -205,16 +209,10 @@ class FileStore(Store):
         if place is None or not self.exists(path):
             return
 
-        def ask(index: SqliteIndex) -> tuple[dict[str, bool], set[str] | None]:
-            seen, stamp = index.look(path), self.tree.stat(path)
-            complete = seen and stamp and seen.offset >= stamp.size
-            return index.hidden_in(path), index.halves(path) if complete else None
-
-        # a merge may put a mark before its entry, or separate a pair
-        marks, halves = self._sync.peek(ask, path) or ({}, None)
-        blob = self._sync.refresher.blob
-        reader = log.TailReader(self.tree, place, marks, halves, blob, [] if problems is None else problems)
-        yield from reader.newest_first()
+        # a merge may put a mark before its entry
+        marks = self._sync.peek(lambda index: index.hidden_in(path), path) or {}
+        found = [] if problems is None else problems
+        yield from log.newest_first(self.tree, place, marks, self._sync.refresher.blob, found)
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         return self._importer.add(path, lines)
@@ -347,10 +345,11 @@ class FileStore(Store):
         if place is None or stamp is None:
             return []
         seen, parts = Seen(kind=place.kind.name, stamp=stamp, looked=0), (msgspec.json.encode(key), b"\\", b'"hide"')
-        with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+        index = SqliteIndex("", "scratch", self.settings.search)
+        with contextlib.closing(index) as scratch, scratch.writing() as db:
             for number, line in enumerate((line for line in self.tree.scan(path) if not line.veiled), 1):
                 if any(part in line.data for part in parts):  # the key, perhaps escaped, or a mark that names an id
-                    scratch.extend(path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
+                    rows.add(db, path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
             return scratch.by_key(path, key, history=history)
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
@@ -389,10 +388,10 @@ class FileStore(Store):
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
         pools, near = self._sync.ask(lambda index: index.pools(terms, where, most)), Near()
-        if query.associate:
-            pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
-            if self._semantic.in_background:
-                self._semantic.fill(self._sync.ask)
+        if query.associate and self._model.get() and (vectors := self._meaning()):
+            pools, near = self._sync.ask(lambda index: vectors.widen(index, pools, query, terms, where))
+            if self._watching:
+                vectors.fill(self._sync.ask)
         return pools, near, lambda rows: self._sync.ask(lambda index: index.load(rows))
 
     def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
@@ -415,11 +414,23 @@ class FileStore(Store):
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
-        return self._sync.ask(lambda index: self._semantic.embed(index, progress))
+        if self._model.get() is None:
+            raise self._model.unavailable()
+        return self._sync.ask(lambda index: self._meaning().embed(index, progress))
 
     def embedded(self) -> Embedded:
         self.refresh()
-        return self._sync.ask(self._semantic.status)
+        if self._model.get() is None:
+            return Embedded("", problem=self._model.problem)
+        return self._sync.ask(self._meaning().status)
+
+    def _meaning(self) -> Vectors:
+        with self._claims_lock:
+            if self._vectors is None:
+                from holdfast.storage.files.vectors import Vectors  # imports numpy
+
+                self._vectors = Vectors(self._model, in_background=self._watching)
+            return self._vectors
 
     # care
 
@@ -431,7 +442,6 @@ class FileStore(Store):
                 raise Unavailable(
                     f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
                 ) from None
-            self._semantic.forget()
             return done
         done = self._sync.refresh_below((), progress)
         known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
@@ -446,7 +456,7 @@ class FileStore(Store):
             self._sync.refresh_below(tuple(outside))
         try:
             with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
-                report = verify.verify(self._sync.refresher, self._index, scratch, begun, progress)
+                report = refresh.verify(self._sync.refresher, self._index, scratch, begun, progress)
         except Stale as error:
             report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
@@ -482,12 +492,11 @@ class FileStore(Store):
     def watch(self) -> None:
         if self.folder:
             self._sync.watch(self.folder)
-            self._semantic.in_background = True
+            self._watching = True
 
     def purge(self) -> None:
-        self._semantic.forget()
         self._sync.rebuild(None)
         self._index.purge()
 
     def follow(self) -> FileFeed:
-        return FileFeed(self.folder, self.layout, self._sync)
+        return FileFeed(self.folder, self._sync.refresher, lambda: self._sync.refresh_below(()), self._sync.ask)

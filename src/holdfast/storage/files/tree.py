@@ -6,7 +6,7 @@ together (docs/decisions/002). Lines that an outside change removed are appended
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, exchange the two
 files, compare the replaced one again (other programs do not use our locks), fsync the folder. Create: write and fsync a
-file without a name, link it (which never replaces), fsync the folder.
+temporary file, rename it without replacing, fsync the folder.
 """
 
 from __future__ import annotations
@@ -21,34 +21,21 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.names import amount, check_path
 from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
-from holdfast.storage.files import lines
-from holdfast.storage.files.journal import UNKNOWN, At, Journal, holds
-from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files import log as logs
+from holdfast.storage.files.log import UNKNOWN, At, Journal, LogEnd, holds
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
-_CHUNK = 1 << 20
 _TRIES = 100
-_UNLOCKED_TRIES = 3
 _WRITERS_SECONDS = 1.0
 _RECOGNISED = 2048
 """The last bytes of a log that was compared; they must stay as they are."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-_LEADS_OUT = "a link that leads out of the root is not followed"
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """The offsets of the new lines."""
-
-    start: int
-    end: int
 
 
 class Files:
@@ -96,11 +83,11 @@ class Files:
             return Document(data, version_of(data), stamp)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
+        if expect == ABSENT:
+            self.create(path, (data,))
+            return version_of(data)
         with self._folder_of(path) as (folder, _):
-            if expect == ABSENT:
-                with self._writing():
-                    self._create(folder, path, data)
-            elif keep or "/" not in path or not self._extend(folder, path, data, expect):
+            if keep or "/" not in path or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
@@ -156,23 +143,15 @@ class Files:
             return True
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        with self._folder_of(path) as (folder, _), self._writing():
-            self._create(folder, path, chunks, mtime, durable=durable)
-
-    def _create(
-        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
-    ) -> None:
-        name = path.rpartition("/")[2]
-        if not raw.link_new(folder, name, data, mtime, durable=durable):
-            with raw.temporary(folder, data, mtime=mtime) as temporary:
+        with self._folder_of(path) as (folder, name), self._writing():
+            with raw.temporary(folder, chunks, mtime=mtime, durable=durable) as temporary:
                 raw.rename_new(temporary, name, folder)
-        try:
-            if durable:
-                os.fsync(folder)
-        except OSError as error:
-            raise Unavailable(
-                f"{path} may or may not be saved: {error.strerror}.", "Check whether it is there before you try again."
-            ) from None
+            try:
+                if durable:
+                    os.fsync(folder)
+            except OSError as error:
+                step = "Check whether it is there before you try again."
+                raise Unavailable(f"{path} may or may not be saved: {error.strerror}.", step) from None
 
     def settle(self) -> None:
         try:
@@ -237,8 +216,8 @@ class Files:
 
     # logs
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
-        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> range | None:
+        """Append the whole lines that `compose` returns while the log is locked; return where they are."""
         try:
             with self._writing():
                 fd, size = self._locked_log(path)
@@ -265,14 +244,12 @@ class Files:
                 at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                confirmed = self._beneath.is_at(path, at[0]) and os.pread(fd, len(data), size) == data
             finally:
                 os.close(fd)
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
                 self._journal.add(path, at)
-                if not confirmed:
-                    self._confirm(path, at)
-            return Appended(size, size + len(data))
+                self._confirm(path, at)
+            return range(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
 
@@ -362,26 +339,8 @@ class Files:
             raise
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Copy the log, lock it, and rename the copy over it; when the log changed meanwhile, copy it again.
-
-        The first copies are made while others may append to the log, the later ones while it is locked.
-        """
-        for attempt in range(_TRIES):
-            with self._folder_of(path, make=False) as (folder, name):
-                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
-                try:
-                    if attempt >= _UNLOCKED_TRIES:
-                        raw.hold(fd, self._lock_seconds, path)
-                    done = self._rewrite_open(folder, fd, path, name, change)
-                finally:
-                    raw.let_go(fd)
-            if done is not None:
-                return done
-        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
-
-    def _rewrite_open(self, folder: int, fd: int, path: str, name: str, change: Callable[[bytes], bytes]) -> int | None:
-        """Put a changed copy in the place of an open log; None when the log is another one by now."""
-        before, count = os.fstat(fd), 0
+        """Copy the locked log and rename the copy over it; when the log is another one by then, copy that one."""
+        count = 0
 
         def padded(line: bytes) -> bytes:
             nonlocal count
@@ -389,17 +348,26 @@ class Files:
             count += made != line
             return made.ljust(len(line))  # offsets stay valid
 
-        pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
-        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary, self._writing():
-            raw.hold(fd, self._lock_seconds, path)
-            now = os.fstat(fd)
-            same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
-            if same and count:
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
-            else:
-                os.unlink(temporary, dir_fd=folder)
-        return count if same else None
+        with self._folder_of(path, make=False) as (folder, name), self._writing():
+            for _ in range(_TRIES):
+                count, fd = 0, self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    raw.hold(fd, self._lock_seconds, path)
+                    before = os.fstat(fd)
+                    pieces = logs.copied(fd, before.st_size, self._line_bytes, padded)
+                    with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+                        now = os.fstat(fd)  # other programs do not use our locks
+                        same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
+                        if same and count:
+                            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                            os.fsync(folder)
+                        else:
+                            os.unlink(temporary, dir_fd=folder)
+                finally:
+                    raw.let_go(fd)
+                if same:
+                    return count
+        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
@@ -408,32 +376,30 @@ class Files:
             if log:
                 with self._locked(fd, path):
                     end, read = os.fstat(fd).st_size, functools.partial(os.pread, fd)
-                    size = next((line.end for line in lines.backwards(read, end, self._line_bytes) if line.whole), 0)
+                    size = next((line.end for line in logs.backwards(read, end, self._line_bytes) if line.whole), 0)
                     tail = read(end - size, size) if end - size <= self._line_bytes else b"{"
                     if not isinstance(jsonl.parse(tail), str):
                         size = end  # a whole entry that lacks only its newline, as an editor may leave it
-            yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
+            yield Snapshot(size, os.fstat(fd).st_mtime_ns, logs.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         """Yield the lines of a log between two offsets, in order."""
         with self._opened(path) as fd:
             last = os.fstat(fd).st_size if end is None else end
-            yield from lines.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
+            yield from logs.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from lines.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
+            yield from logs.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
         with self._opened(path) as fd:
-            position = start
-            while position < end:
-                chunk = os.pread(fd, min(_CHUNK, end - position), position)
-                if not chunk:
-                    return -1
-                checksum = zlib.crc32(chunk, checksum)
-                position += len(chunk)
+            try:
+                for chunk in logs.chunks(fd, end - start, start):
+                    checksum = zlib.crc32(chunk, checksum)
+            except Conflict:
+                return -1
             return checksum
 
     def hold(self, path: str, among: str) -> Callable[[], None] | None:
@@ -455,13 +421,14 @@ class Files:
                 if not raw.claim(self._claims, path):
                     return None
             self._claimed.add(path)
-        return functools.partial(self._let_go, path)
 
-    def _let_go(self, path: str) -> None:
-        with self._claiming:
-            self._claimed.discard(path)
-            if self._claims >= 0:
-                raw.claim(self._claims, path, fcntl.F_UNLCK)
+        def release() -> None:
+            with self._claiming:
+                self._claimed.discard(path)
+                if self._claims >= 0:
+                    raw.claim(self._claims, path, fcntl.F_UNLCK)
+
+        return release
 
     def _close_claims(self) -> None:
         fd, self._claims = self._claims, -1
@@ -471,22 +438,11 @@ class Files:
     # the tree
 
     def stat(self, path: str) -> Stamp | None:
-        check_path(path)
         try:
-            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
-        except OSError as error:
-            self._check_root()
-            found = raw.unavailable(error, path)
-            if isinstance(found, NotFound):
-                return None
-            raise found from None
-        try:
-            now = os.fstat(fd)
-            if not stat.S_ISREG(now.st_mode):
-                raise Invalid(f"{path} is not a file.", "Name a regular file.")
-            return raw.stamp(now)
-        finally:
-            os.close(fd)
+            with self._opened(path) as fd:
+                return raw.stamp(os.fstat(fd))
+        except NotFound:
+            return None
 
     def walk(
         self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
@@ -495,8 +451,8 @@ class Files:
         check_path(folder)
         self._check_root()
         top = os.path.join(self.location, folder)
-        if not self._inside(top):
-            blocked(folder, _LEADS_OUT)
+        if not self._beneath.contains(top):
+            blocked(folder, raw.LEADS_OUT)
             return
         if not os.path.isdir(top):
             self._check_root(by_name=True)
@@ -509,49 +465,13 @@ class Files:
                 if stamp:
                     yield folder, stamp
                 return
-        waiting = [(top, folder, False)]
-        while waiting:
-            real, shown, by_link = waiting.pop()
-            try:
-                with os.scandir(real) as listing:
-                    entries = sorted(listing, key=lambda entry: entry.name)
-            except OSError as error:
-                blocked(shown, f"could not be read: {os.strerror(error.errno or 0)}")
-                continue
-            for entry in entries:
-                name, path = entry.name, f"{shown}/{entry.name}"
-                if name.startswith("."):
-                    continue
-                try:
-                    name.encode("utf-8")
-                    link = entry.is_symlink()
-                    if link and not self._inside(entry.path):
-                        raise OSError(errno.EXDEV, _LEADS_OUT)
-                    if entry.is_dir():
-                        if link and (by_link or f"{raw.real(real)}/".startswith(f"{raw.real(entry.path)}/")):
-                            raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
-                        if link:
-                            linked(path)
-                        waiting.append((entry.path, path, by_link or link))
-                    elif name.endswith(suffixes):
-                        found = entry.stat()
-                        if stat.S_ISREG(found.st_mode):
-                            if link:
-                                linked(path)
-                            yield path, raw.stamp(found)
-                except UnicodeEncodeError:
-                    blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
-                except OSError as error:
-                    blocked(path, error.strerror or str(error))
-
-    def _inside(self, path: str) -> bool:
-        return f"{raw.real(path)}/".startswith(f"{self.location}/")
+        yield from self._beneath.walk(folder, suffixes, blocked, linked)
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
         top = os.path.join(self.location, folder)
-        if not self._inside(top):
-            raise Invalid(f"{folder}: {_LEADS_OUT}.", "Use a folder inside the root.")
+        if not self._beneath.contains(top):
+            raise Invalid(f"{folder}: {raw.LEADS_OUT}.", "Use a folder inside the root.")
         found = []
         try:
             with os.scandir(top) as listing:
@@ -560,7 +480,7 @@ class Files:
                         entry.name.encode("utf-8")
                         if entry.name[0] in "._" or not entry.is_dir():
                             continue
-                        if not entry.is_symlink() or self._inside(entry.path):
+                        if not entry.is_symlink() or self._beneath.contains(entry.path):
                             found.append(entry.name)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root(by_name=True)
@@ -570,25 +490,15 @@ class Files:
         return sorted(found)
 
     def folder_stamp(self, folder: str) -> int:
-        check_path(folder)
         try:
-            fd = self._beneath.open(folder, _FOLDER, follow=True)
-        except FileNotFoundError:
-            self._check_root()
+            with self._opened(folder, _FOLDER) as fd:
+                return os.fstat(fd).st_mtime_ns
+        except NotFound:
             return 0
-        except OSError as error:
-            raise raw.unavailable(error, folder) from None
-        try:
-            return os.fstat(fd).st_mtime_ns
-        finally:
-            os.close(fd)
 
     def make_folder(self, folder: str) -> None:
-        parts = check_path(folder)
-        try:
-            os.close(self._folder(parts))
-        except OSError as error:
-            raise raw.unavailable(error, folder) from None
+        with self._folder_of(f"{folder}/any"):
+            pass
 
     def link(self, path: str, target: str) -> None:
         with self._folder_of(path) as (folder, name):
@@ -619,16 +529,16 @@ class Files:
     # opening
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        """Open a regular file for reading, through links that stay inside."""
+    def _opened(self, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> Iterator[int]:
+        """Open a regular file or a folder for reading, through links that stay inside."""
         check_path(path)
         try:
-            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
+            fd = self._beneath.open(path, flags, follow=True)
         except OSError as error:
             self._check_root()
             raise raw.unavailable(error, path) from None
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            if flags != _FOLDER and not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             yield fd
         except OSError as error:

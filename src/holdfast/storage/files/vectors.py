@@ -1,349 +1,323 @@
-"""Vectors of records in one file of `.holdfast/`: derived from text, and can be lost at any time.
+"""Search by meaning: a vector for every record, and the records most similar to a question.
 
-A file belongs to one model of one version and to one index; its header names them, and its entries name rows of that
-index. An entry is the row, a hash of the text, a checksum and the vector as small integers. Entries are only appended,
-under a lock; the last one of a row counts. An entry that is cut short, damaged or of another text counts as missing.
-The signs of all vectors are in memory, to find the nearest; the rest is read from the file when needed. The file is
-not mapped, since a mapped file that shrinks would end the process.
+Vectors are in a SQLite file of `.holdfast/`, one per model and version. They are made from text alone, so they can be
+lost at any time, and are stored by a hash of the content (`mark`), so that a rebuilt index uses them again. A search
+first makes the missing ones. When there are too many of them for the model, it uses words alone: a ranking with vectors
+for half of the records is arbitrary.
 
-All sums are of integers and therefore exact: an answer does not depend on the order in which vectors were made.
+The signs of all vectors are in memory, to find the nearest; the rest is read when needed. All sums are of integers and
+therefore exact: an answer does not depend on the order in which vectors were made.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+import apsw
+import msgspec
 import numpy
 
-from holdfast.errors import Busy
+from holdfast.errors import HoldfastError
+from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record, mark_of
-from holdfast.recall.embedders import vectors_of
-from holdfast.storage.files.descriptors import hold
+from holdfast.recall.embedders import EMBEDDED, Embedded, Embedder, Failed, Model, question_vector, vectors_of
+from holdfast.recall.ranking import Near
+from holdfast.storage.files.index import SqliteIndex, delete
+from holdfast.storage.files.rows import Row, carray, tune
+from holdfast.storage.results import Filter, Pool, Progress
 
-if TYPE_CHECKING:
-    from holdfast.recall.embedders import Embedder, Floats
-
-_HEADER = 256
-_PREFIX, _SUFFIX = "vectors-", ".bin"
-_LOCK_SECONDS = 5.0
-_CHUNK = 8 << 20
-RESCORED = 500
+_BATCH = 500
+_FEW, _PAUSE, _QUICK = 16, 0.01, 2_000
+"""How many vectors the background thread makes at least at a time, its pause, and how many a search beside it makes."""
+_NEAREST = 30
+"""How many of the most similar records become candidates, whatever their words."""
+_RESCORED = 500
 """How many of the vectors that agree in the most signs are compared exactly."""
-_ODD = numpy.arange(1, 257, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15) | numpy.uint64(1)
+_SPARE = 1_000
+"""Vectors that no record needs are removed when there are more of them than of the others, and more than this."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS vectors (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, mark INTEGER NOT NULL UNIQUE, vector BLOB NOT NULL
+)
+"""
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
+T = TypeVar("T")
 
 
-class FileVectors:
-    """The vectors of one model for the rows of one index. Without a folder they are in memory."""
+class Vectors:
+    """The vectors of one memory."""
 
-    def __init__(self, folder: str, model: Embedder, generation: str) -> None:
-        self._size = model.size
-        self._dtype = numpy.dtype([("row", "<u8"), ("mark", "<u8"), ("check", "<u8"), ("vector", "i1", model.size)])
-        self.model = model
-        label = f"holdfast vectors 1\n{model.name}\n{model.version}\n{model.size}\n{generation}\n"
-        self._header = label.encode().ljust(_HEADER, b" ")[:_HEADER]
-        self._folder = folder
-        token = blake2b(label.encode(), digest_size=8).hexdigest()
-        self.path = os.path.join(folder, f"{_PREFIX}{model.name}-{token}{_SUFFIX}") if folder else ""
-        self._buffer: bytearray | None = None if folder else bytearray(self._header)
-        self._at = _HEADER
-        """Everything before this place of the file was read."""
-        self._fd = -1
-        self._inode = (0, 0)
-        self._old: tuple[Array, Array] | None = None
-        self._epoch = 0
-        self.doubted = False
-        """An entry changed after it was read: read the file again."""
-        self._forget()
-
-    def _forget(self) -> None:
-        self._epoch += self._at > _HEADER
-        self._at = _HEADER
-        self._rows: Array = numpy.zeros(0, numpy.uint64)
-        self._layout: Array = numpy.zeros(0, numpy.int64)
-        self._signs: Array = numpy.zeros((0, self._size // 64), numpy.uint64)
-        self._sorted: Array | None = None
+    def __init__(self, model: Model, *, in_background: bool) -> None:
+        self._lock = threading.RLock()
+        self._model = model
+        self._path: str | None = None
+        self._file: os.stat_result | None = None
+        """The open file; None when the vectors are in memory."""
+        self._generation: str | None = None
+        self._last = 0
+        """The greatest row of the index that was checked for a vector."""
+        self._rows = 0
+        """How many rows there were when all of them were last checked."""
+        self._missing: dict[int, int] = {}
+        """The rows without a vector, and their marks."""
+        self._in_background = in_background
+        """Does a thread make the missing vectors, so that no search waits for them?"""
+        self._filler = threading.Thread()
+        self._closed = threading.Event()
+        self._drop()
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._closed.set()
+        if self._filler.is_alive():
+            self._filler.join(10)
+        with self._lock:
+            self._drop()
 
-    # reading
+    def _drop(self) -> None:
+        if self._path is not None:
+            with contextlib.suppress(apsw.Error):
+                self._db.close()
+        self._path, self._file, self._last = None, None, 0
+        self._forget_signs()
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def _forget_signs(self) -> None:
+        self._read = 0
+        """The number of the last vector that was read."""
+        self._marks: Array = numpy.zeros(0, numpy.int64)
+        self._signs: Array = numpy.zeros((0, 0), numpy.uint64)
 
-    def bytes_on_disk(self) -> int:
-        try:
-            return os.stat(self.path).st_size if self.path and self._buffer is None else 0
-        except OSError:
-            return 0
+    # searching
 
-    def read_on(self) -> bool:
-        """Read what was added since by any process; True when everything was read again."""
-        before = self._epoch
-        size = self._open()
-        if size < self._at or self.doubted:
-            self._forget()
-        self.doubted = False
-        stride = self._dtype.itemsize
-        end = self._at + (size - self._at) // stride * stride
-        while self._at < end:
-            entries = self._entries_in(self._read(self._at, min(end - self._at, _CHUNK // stride * stride)))
-            if not len(entries):
-                break
-            places = self._at + numpy.arange(len(entries), dtype=numpy.int64) * stride
-            self._at += len(entries) * stride
-            sound = _checks(entries) == entries["check"]
-            signs = numpy.packbits(entries["vector"][sound] > 0, axis=1).view(numpy.uint64)
-            self._rows = numpy.concatenate((self._rows, entries["row"][sound]))
-            self._layout = numpy.concatenate((self._layout, places[sound]))
-            self._signs = numpy.concatenate((self._signs, signs))
-            self._sorted = None
-        return self._epoch != before
+    def widen(
+        self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
+    ) -> tuple[list[Pool], Near]:
+        """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
 
-    def _open(self) -> int:
-        """Open the current file and return its size; 0 when it does not exist or has another header."""
-        if self._buffer is not None:
-            return len(self._buffer)
-        try:
-            there = os.stat(self.path)
-        except OSError:
-            self.close()
-            return 0
-        if self._fd < 0 or (there.st_dev, there.st_ino) != self._inode:
-            self.close()
-            self._forget()
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError:
-                return 0
-            there = os.fstat(self._fd)
-            self._inode = (there.st_dev, there.st_ino)
-        if self._at == _HEADER and self._read(0, _HEADER) != self._header:
-            return 0
-        return there.st_size
+        def work(model: Embedder) -> tuple[list[Pool], Near] | None:
+            most = min(model.at_once, _QUICK) if self._in_background else model.at_once
+            if not self._catch_up(index, model, most):
+                return None
+            values: dict[str, float] = {}
+            result = []
+            for pool in pools:
+                question = _small(question_vector(model, query.text, pool)[None, :])[0]
+                if question.any():
+                    if not terms.phrases:  # quoted words must occur literally
+                        pool = index.widened(pool, where, self._nearest(index, model, question, where))
+                    values |= self._nearness(index, model, pool, question)
+                result.append(pool)
+            return result, Near(values, model.near)
 
-    def _read(self, start: int, size: int) -> bytes:
-        if self._buffer is not None:
-            return bytes(self._buffer[start : start + size])
-        try:
-            return os.pread(self._fd, size, start) if self._fd >= 0 else b""
-        except OSError:
-            return b""
+        if self._filler.is_alive():  # many are missing: do not wait for its turn
+            return pools, Near()
+        return self._run(index, work) or (pools, Near())
 
-    def _entries_in(self, data: bytes) -> Array:
-        """Return the complete entries in some bytes."""
-        return numpy.frombuffer(data[: len(data) // self._dtype.itemsize * self._dtype.itemsize], self._dtype)
+    def fill(self, ask: Callable[[Callable[[SqliteIndex], bool]], bool]) -> None:
+        """Make missing vectors in a background thread; `ask` runs a function on the index."""
 
-    def _find(self, rows: Array) -> Array:
-        """Return the number of the last entry of each row; -1 when there is none."""
-        if not len(self._rows):
-            return numpy.full(len(rows), -1)
-        if self._sorted is None:
-            self._sorted = numpy.argsort(self._rows, kind="stable")
-        ordered = self._rows[self._sorted]
-        place = numpy.searchsorted(ordered, rows, side="right") - 1
-        found = self._sorted[place]
-        return numpy.where((place >= 0) & (self._rows[found] == rows), found, -1)
+        def make_some(index: SqliteIndex) -> bool:
+            done = self._run(index, lambda model: self._catch_up(index, model, max(_FEW, model.at_once // 100)))
+            return done is not False
 
-    def missing(self, rows: Sequence[int]) -> list[int]:
-        """Return the rows that have no vector."""
-        wanted = numpy.asarray(rows, numpy.uint64)
-        return [int(row) for row in wanted[self._find(wanted) < 0]]
+        def work() -> None:
+            with contextlib.suppress(HoldfastError):  # the next search tries again and reports its errors
+                while not self._closed.is_set() and not ask(make_some):
+                    self._closed.wait(_PAUSE)
 
-    def _entries(self, numbers: Array) -> Array:
-        """Read entries by number; an entry that changed since is all zero."""
-        stride = self._dtype.itemsize
-        places = self._layout[numbers]
-        order = numpy.argsort(places, kind="stable")
-        ordered = places[order]
-        breaks = numpy.flatnonzero(numpy.diff(ordered) != stride) + 1  # neighbours are read at once
-        edges = [0, *breaks.tolist(), len(ordered)] if len(ordered) else []
-        parts = []
-        for start, end in itertools.pairwise(edges):
-            size = (end - start) * stride
-            parts.append(self._read(int(ordered[start]), size).ljust(size, b"\0"))
-        found = numpy.zeros(len(numbers), self._dtype)
-        found[order] = numpy.frombuffer(b"".join(parts), self._dtype)
-        found[_checks(found) != found["check"]] = 0
-        return found
+        if self._filler.is_alive():
+            return
+        with self._lock:
+            if self._filler.is_alive() or not self._missing or self._closed.is_set():
+                return
+            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
+            self._filler.start()
 
-    # nearness
+    def embed(self, index: SqliteIndex, progress: Progress | None = None) -> Embedded:
+        """Make all missing vectors."""
 
-    def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
-        """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
-        numbers = self._find(numpy.asarray(rows, numpy.uint64))
-        known = numpy.flatnonzero(numbers >= 0)
-        result: list[float | None] = [None] * len(rows)
-        if not len(known):
-            return result
-        entries = self._entries(numbers[known])
-        right = entries["mark"] == numpy.asarray(marks, numpy.uint64)[known]
-        values = cosines(entries["vector"], question)
-        for place, value in zip(known[right].tolist(), values[right].tolist(), strict=True):
-            result[place] = value
-        return result
+        def work(model: Embedder) -> int:
+            self._last = 0  # all rows are checked, and vectors that no record needs are removed
+            missing = len(self._find_missing(index, model))
+            self._catch_up(index, model, -1, progress)
+            return missing
 
-    def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
-        numbers = None if among is None else self._find(numpy.asarray(among, numpy.uint64))
-        numbers = numbers[numbers >= 0] if numbers is not None else None
-        signs = self._signs if numbers is None else self._signs[numbers]
+        if (made := self._run(index, work)) is None:
+            raise self._model.unavailable()
+        return msgspec.structs.replace(self.status(index), made=made)
+
+    def status(self, index: SqliteIndex) -> Embedded:
+        """Return the state of the vectors without making any."""
+
+        def work(model: Embedder) -> Embedded:
+            missing = len(self._find_missing(index, model))
+            stored = len(index.marks(EMBEDDED)) - missing
+            size = self._db.pragma("page_count") * self._db.pragma("page_size") if self._file else 0
+            return Embedded(self._model.embedder, model.name, model.version, stored, missing, size)
+
+        return self._run(index, work) or Embedded("", problem=self._model.problem)
+
+    # storing
+
+    def _run(self, index: SqliteIndex, work: Callable[[Embedder], T]) -> T | None:
+        """Run work on the vectors; None when there is no model, or when it fails.
+
+        A damaged file is deleted, and its vectors are made again. Where the disk refuses a file, they are in memory.
+        """
+        with self._lock:
+            for attempt in range(3):
+                if (model := self._model.get()) is None:
+                    break
+                try:
+                    self._open(index, model, in_memory=attempt == 2)
+                    return work(model)
+                except Failed as error:
+                    self._model.disable(error)
+                    self._missing = {}
+                except (apsw.Error, OSError) as error:
+                    if self._file and not isinstance(error, apsw.BusyError | apsw.FullError | apsw.ReadOnlyError):
+                        delete(self._path or "")
+                self._drop()
+            return None
+
+    def _open(self, index: SqliteIndex, model: Embedder, *, in_memory: bool) -> None:
+        generation = index.generation()
+        token = blake2b(f"{model.name}\n{model.version}\n{model.size}".encode(), digest_size=8).hexdigest()
+        start = f"vectors-{model.name}-"
+        path = os.path.join(index.folder, f"{start}{token}.sqlite") if generation else ""
+        if path != self._path or (self._file and not _is_at(path, self._file)):
+            self._drop()
+            self._db = apsw.Connection(":memory:" if in_memory else path or ":memory:")
+            self._path, self._file = path, None if in_memory or not path else os.stat(path)
+            tune(self._db)
+            self._db.execute(_SCHEMA)
+            for name in os.listdir(index.folder) if path else ():  # of other versions of the model
+                if name.startswith(start) and not name.startswith(f"{start}{token}.sqlite"):
+                    delete(os.path.join(index.folder, name))
+        if generation != self._generation:
+            self._generation, self._last = generation, 0
+        self._read_on(model)
+
+    def _read_on(self, model: Embedder) -> None:
+        """Read the signs of the vectors that any process added."""
+        new = self._db.execute(
+            "SELECT number, mark, vector FROM vectors WHERE number > ? AND length(vector) = ? ORDER BY number",
+            (self._read, model.size),
+        ).fetchall()
+        if new:
+            numbers, marks, vectors = zip(*new, strict=True)
+            self._read = numbers[-1]
+            self._marks = numpy.concatenate((self._marks, numpy.asarray(marks, numpy.int64)))
+            signs = _signs(_joined(vectors, model.size))
+            self._signs = numpy.concatenate((self._signs, signs)) if len(self._signs) else signs
+
+    def _find_missing(self, index: SqliteIndex, model: Embedder) -> dict[int, int]:
+        """Update the rows without a vector and return them; only the first call checks all rows."""
+        if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are of no use any more
+            self._last = 0
+        rows = index.marks(EMBEDDED, self._last)
+        if not self._last:
+            self._missing, self._rows = {}, len(rows)
+            if len(self._marks) > 2 * len(rows) + _SPARE:
+                unused = "DELETE FROM vectors WHERE number <= ? AND mark NOT IN (SELECT value FROM carray(?))"
+                self._db.execute(unused, (self._read, carray(rows.values())))
+                self._forget_signs()
+                self._read_on(model)
+        self._missing |= rows
+        if self._missing:
+            sql = "SELECT value FROM carray(?) WHERE value NOT IN (SELECT mark FROM vectors)"
+            missing = {mark for (mark,) in self._db.execute(sql, (carray(self._missing.values()),))}
+            self._missing = {row: mark for row, mark in self._missing.items() if mark in missing}
+        self._last = max(self._last, *rows, 0)
+        return self._missing
+
+    def _catch_up(self, index: SqliteIndex, model: Embedder, most: int, progress: Progress | None = None) -> bool:
+        """Make missing vectors, at most `most` unless that is negative; return whether none is missing now."""
+        missing = list(self._find_missing(index, model))
+        wanted = missing if most < 0 else missing[:most]
+        for start in range(0, len(wanted), _BATCH):
+            self._make(model, index.load(wanted[start : start + _BATCH]))
+            if progress:
+                progress(min(start + _BATCH, len(wanted)), len(wanted))
+        self._missing = {row: self._missing[row] for row in missing[len(wanted) :]}
+        return not self._missing
+
+    def _make(self, model: Embedder, records: Mapping[int, Record]) -> None:
+        every = list(records.values())
+        made = [vector.tobytes() for vector in _small(vectors_of(model, every))] if every else []
+        with self._db:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO vectors (mark, vector) VALUES (?, ?)",
+                zip(map(mark_of, every), made, strict=True),
+            )
+        self._read_on(model)
+
+    # similarity
+
+    def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, where: Filter) -> list[int]:
+        """Return the most similar rows that pass the filter and are about the question."""
+        about = self._similar(model, question, None)
+        rows = index.having_marks(about, where)
+        if len(rows) < _NEAREST <= len(about):  # few of many similar records pass: compare only those that do
+            among = numpy.isin(self._marks, index.marks_inside(where))
+            rows = index.having_marks(self._similar(model, question, among), where)
+        return rows[:_NEAREST]
+
+    def _similar(self, model: Embedder, question: Array, among: Array | None) -> dict[int, float]:
+        """Return the marks that are about a question, of all or of some, with their similarity."""
+        signs, marks = (self._signs, self._marks) if among is None else (self._signs[among], self._marks[among])
         if not len(signs):
-            return []
-        mine = numpy.packbits(small(question[None, :]) > 0, axis=1).view(numpy.uint64)[0]
+            return {}
+        mine = _signs(question[None, :])[0]
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
             apart += numpy.bitwise_count(signs[:, column] ^ mine[column])
-        if len(apart) > RESCORED:  # equals are all kept or all dropped
-            edge = numpy.partition(apart, RESCORED)[RESCORED]
-            best = numpy.flatnonzero(apart <= edge)
-        else:
-            best = numpy.arange(len(apart))
-        chosen = best if numbers is None else numbers[best]
-        chosen = chosen[self._find(self._rows[chosen]) == chosen]
-        entries = self._entries(chosen)
-        whole = entries["row"] == self._rows[chosen]
-        self.doubted = self.doubted or not whole.all()
-        return list(
-            zip(entries["row"][whole].tolist(), cosines(entries["vector"][whole], question).tolist(), strict=True)
-        )
+        if len(apart) > _RESCORED:  # equals are all kept or all dropped
+            marks = marks[apart <= numpy.partition(apart, _RESCORED)[_RESCORED]]
+        scores = self._cosines(model, marks.tolist(), question)
+        return {mark: score for mark, score in scores.items() if score >= model.near}
 
-    # adding
+    def _cosines(self, model: Embedder, marks: Iterable[int], question: Array) -> dict[int, float]:
+        """Return the similarity of each mark that has a vector to a question, from -1 to 1."""
+        sql = "SELECT mark, vector FROM carray(?) JOIN vectors ON mark = value WHERE length(vector) = ?"
+        stored: list[Row] = self._db.execute(sql, (carray(set(marks)), model.size)).fetchall()
+        mine = question.astype(numpy.float32)
+        theirs = _joined([vector for _, vector in stored], model.size).astype(numpy.float32)  # exact: sums of integers
+        lengths = numpy.sqrt((theirs * theirs).sum(1, dtype=numpy.float64) * float((mine * mine).sum()))
+        values = (theirs @ mine).astype(numpy.float64) / numpy.maximum(lengths, 1e-9)
+        return dict(zip([mark for mark, _ in stored], values.tolist(), strict=True))
 
-    def make(self, records: Mapping[int, Record]) -> None:
-        """Make the vectors of records, or reuse those of an earlier index for the same texts."""
-        marks = [mark_of(record) for record in records.values()]
-        known = self.earlier(marks)
-        fresh = [number for number, one in enumerate(known) if one is None]
-        every = list(records.values())
-        made = vectors_of(self.model, [every[number] for number in fresh])
-        for number, vector in zip(fresh, small(made), strict=True):
-            known[number] = vector
-        if records:
-            self.add(list(records), marks, known)
-
-    def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
-        """Append vectors; when they cannot be written, keep all in memory from now on."""
-        entries = numpy.zeros(len(rows), self._dtype)
-        entries["row"], entries["mark"], entries["vector"] = rows, marks, vectors
-        entries["check"] = _checks(entries)
-        if self._buffer is None:
-            try:
-                self._append(entries.tobytes())
-            except (OSError, Busy):
-                whole = self._at - _HEADER
-                self._buffer = bytearray(self._header + self._read(_HEADER, whole).ljust(whole, b"\0"))
-                self.close()
-        if self._buffer is not None:
-            self._buffer += entries.tobytes()
-        self.read_on()
-
-    def _append(self, data: bytes) -> None:
-        for _ in range(5):
-            fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with open(fd, "r+b", buffering=0) as file:
-                hold(fd, _LOCK_SECONDS, "The file of vectors")
-                there = os.fstat(fd)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.stat(self.path).st_ino != there.st_ino:
-                        continue  # it was replaced before we had the lock
-                    if os.pread(fd, _HEADER, 0) != self._header:
-                        os.ftruncate(fd, 0)
-                        data = self._header + data
-                    elif torn := (there.st_size - _HEADER) % self._dtype.itemsize:
-                        os.ftruncate(fd, there.st_size - torn)
-                    view = memoryview(data)
-                    while view:
-                        view = view[file.write(view) :]
-                    return
-        raise OSError("the file of vectors was replaced again and again")
-
-    def earlier(self, marks: Sequence[int]) -> list[Array | None]:
-        """Return the vectors of the same texts that the same model made for an earlier index."""
-        if self._old is None:
-            found = [numpy.zeros(0, self._dtype)]
-            for path in self._others():
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    if file.read(_HEADER).split(b"\n")[:4] == self._header.split(b"\n")[:4]:
-                        entries = self._entries_in(file.read())
-                        found.append(entries[_checks(entries) == entries["check"]])
-            entries = numpy.concatenate(found)
-            _, first = numpy.unique(entries["mark"], return_index=True)
-            self._old = entries["mark"][first], entries["vector"][first]
-        known, vectors = self._old
-        if not len(known):
-            return [None] * len(marks)
-        wanted = numpy.asarray(marks, numpy.uint64)
-        place = numpy.minimum(numpy.searchsorted(known, wanted), len(known) - 1)
-        return [vectors[at] if known[at] == one else None for at, one in zip(place.tolist(), wanted, strict=True)]
-
-    def tidy(self) -> None:
-        """Remove the files of the same model for earlier indexes and versions."""
-        for path in self._others():
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._old = None
-
-    def _others(self) -> list[str]:
-        if not self._folder or self._buffer is not None:
-            return []
-        with contextlib.suppress(OSError):
-            start = f"{_PREFIX}{self.model.name}-"
-            names = [name for name in os.listdir(self._folder) if name.startswith(start) and name.endswith(_SUFFIX)]
-            return [path for name in names if (path := os.path.join(self._folder, name)) != self.path]
-        return []
-
-    def keep_only(self, rows: Sequence[int]) -> None:
-        """Rewrite the file without the entries of other rows, when these are most of it."""
-        wanted = numpy.asarray(rows, numpy.uint64)
-        whole = (self._at - _HEADER) // self._dtype.itemsize
-        if self._buffer is not None or whole <= 2 * int((self._find(wanted) >= 0).sum()) + 1_000:
-            return
-        temporary = f"{self.path}-{secrets.token_hex(4)}"
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                hold(fd, _LOCK_SECONDS, "The file of vectors")
-                self.read_on()
-                numbers = self._find(wanted)
-                entries = self._entries(numbers[numbers >= 0])
-                with open(temporary, "xb") as file:
-                    file.write(self._header + entries[entries["row"] > 0].tobytes())
-                os.replace(temporary, self.path)
-            finally:
-                os.close(fd)
-        except (OSError, Busy):
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        self.read_on()
+    def _nearness(self, index: SqliteIndex, model: Embedder, pool: Pool, question: Array) -> dict[str, float]:
+        """Return the similarity of each candidate by id; make vectors that are missing again."""
+        marks = {one.mark for one in pool.candidates.values()}
+        near = self._cosines(model, marks, question)
+        if marks - near.keys():
+            lacking = index.load([row for row, one in pool.candidates.items() if one.mark not in near])
+            self._make(model, {row: record for row, record in lacking.items() if record.kind in EMBEDDED})
+            near = self._cosines(model, marks, question)
+        return {one.id: near[one.mark] for one in pool.candidates.values() if one.mark in near}
 
 
-def small(vectors: Floats) -> Array:
+def _is_at(path: str, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except OSError:
+        return False
+
+
+def _small(vectors: Array) -> Array:
     """Scale vectors to integers from -127 to 127; only the direction counts."""
     most = numpy.abs(vectors).max(1, keepdims=True)
     return numpy.asarray(numpy.rint(vectors * (127 / numpy.maximum(most, 1e-9))).astype(numpy.int8))
 
 
-def cosines(vectors: Array, question: Floats) -> Array:
-    """Return the similarity of each vector to a question. The sums are of integers: exact in 32 bits too."""
-    mine = small(question[None, :])[0].astype(numpy.float32)
-    theirs = vectors.astype(numpy.float32)
-    lengths = numpy.sqrt((theirs * theirs).sum(1, dtype=numpy.float64) * float((mine * mine).sum()))
-    return numpy.asarray((theirs @ mine).astype(numpy.float64) / numpy.maximum(lengths, 1e-9))
+def _signs(vectors: Array) -> Array:
+    return numpy.packbits(vectors > 0, axis=1).view(numpy.uint64)
 
 
-def _checks(entries: Array) -> Array:
-    """Return a checksum for each entry that any single changed bit changes."""
-    words = entries.view(numpy.uint64).reshape(len(entries), -1) if len(entries) else numpy.zeros((0, 1), numpy.uint64)
-    factors = _ODD[: words.shape[1]].copy()
-    factors[2:3] = 0  # the checksum itself
-    return numpy.asarray((words * factors).sum(1, dtype=numpy.uint64) + _ODD[255])
+def _joined(vectors: Iterable[bytes], size: int) -> Array:
+    return numpy.frombuffer(b"".join(vectors), numpy.int8).reshape(-1, size)

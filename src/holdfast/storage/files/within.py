@@ -16,8 +16,8 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Layout
-from holdfast.storage.files.lines import LogEnd
-from holdfast.storage.files.tree import Appended, Files
+from holdfast.storage.files.log import LogEnd
+from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import Document, Line, Snapshot, Stamp
 
 _BOTH = ("workspace", "bound")
@@ -153,7 +153,7 @@ class ScopedTree:
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         return self._tree.create_all({self._changed(path): data for path, data in files.items()})
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> range | None:
         if not self._is_shared(path):
             return self._tree.append(self._changed(path), compose, durable=durable)
 
