@@ -19,7 +19,7 @@ from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.llm import Model
 from holdfast.model import settings
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 
 KEY = "sk-unmistakable-0123456789abcdef"
 TEXT = " ".join(f"Step {number} of the migration took {number * 7} minutes." for number in range(60))

@@ -25,8 +25,7 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.model import times
-from holdfast.model.records import Record
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Record, Scope
 from holdfast.recall import embedders
 from holdfast.roots import make_root, set_up
 from holdfast.storage.postgres import rows, search

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.formats import prompts
 from holdfast.formats.prompts import Message, Piece
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 
 ALIASES: list[prompts.Alias] = ["Ann@Example.org", {"address": "@ann:hs", "channel": "matrix"}]
 

@@ -12,12 +12,10 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
-from holdfast.model.kinds import KINDS, Kind
-from holdfast.model.layout import session_folder
+from holdfast.model.kinds import KINDS, Kind, session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, both, check, parse
-from holdfast.model.records import Problem, Receipt, Record, path_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Problem, Receipt, Record, Scope, path_of
 from holdfast.model.times import bound, is_id, iso, now_ms
 from holdfast.owner import history
 from holdfast.owner.history import Source

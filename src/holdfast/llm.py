@@ -21,8 +21,7 @@ from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.formats import summaries
 from holdfast.model import settings, times
-from holdfast.model.names import check_text
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import check_text, count_tokens
 from holdfast.secrets import redact
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Traces, Workspaces
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Scope
 from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 

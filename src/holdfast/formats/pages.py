@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.formats import markdown, sections
 from holdfast.model.kinds import Kind
+from holdfast.model.names import count_tokens
 from holdfast.model.records import Record
-from holdfast.model.tokens import count_tokens
 
 Level = Literal["error", "warning"]
 _NEARLY_FULL = 0.9

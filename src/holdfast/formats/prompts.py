@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.formats.summaries import head
-from holdfast.model.names import same
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens, same
 
 MEMORY = "## Your Memory"
 """The heading of long-term memory in every prompt."""

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from holdfast.model.names import WIDE, count_tokens
 from holdfast.model.queries import QUESTION_WORDS, fold, runs
-from holdfast.model.tokens import WIDE, count_tokens
 
 _LONGEST = 240
 """Characters of a sentence, or of a piece of one."""

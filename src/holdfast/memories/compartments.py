@@ -20,8 +20,7 @@ from holdfast.formats import jsonl, prompts
 from holdfast.memories.runs import FOLDER, Runs
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_given, check_text
-from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, PRIORITIES, USUAL_PRIORITY, Scope, priority_of
 from holdfast.model.settings import COMPARTMENTS
 from holdfast.model.settings import Compartment as Rules
 from holdfast.model.times import mint

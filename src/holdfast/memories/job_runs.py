@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.model.kinds import KINDS
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.model.times import iso, parse_ms
 from holdfast.storage.folds import Logs
 

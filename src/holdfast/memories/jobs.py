@@ -24,7 +24,7 @@ from holdfast.formats.schedules import Timetable
 from holdfast.memories.job_runs import Ended, JobRuns, Run
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.model.times import normal, parse_ms, utc_now
 from holdfast.storage.folds import Logs, Marks
 from holdfast.storage.writer import check_op

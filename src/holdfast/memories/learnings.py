@@ -16,7 +16,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.formats import markdown, sections
 from holdfast.formats.sections import Section
 from holdfast.memories.lint import every_page
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.storage.tree import ABSENT
 
 _TRIES = 5

@@ -17,12 +17,10 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import invisible, links, markdown, pages
 from holdfast.memories.hot import client_rules
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place, copy_of
-from holdfast.model.records import Draft, Record, text_of
-from holdfast.model.scopes import Scope
+from holdfast.model.kinds import KINDS, Place, copy_of
+from holdfast.model.names import count_tokens
+from holdfast.model.records import Draft, Record, Scope, text_of
 from holdfast.model.times import from_prefix
-from holdfast.model.tokens import count_tokens
 from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document

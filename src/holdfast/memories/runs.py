@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.model import names
-from holdfast.model.layout import session_folder
+from holdfast.model.kinds import session_folder
 from holdfast.storage.store import Store
 
 FOLDER = "runs"

@@ -18,7 +18,7 @@ from holdfast.formats import summaries
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_given
 from holdfast.model.queries import fold, parse
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.model.times import is_id
 from holdfast.storage import values
 

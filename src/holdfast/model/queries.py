@@ -16,9 +16,8 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import check_text
-from holdfast.model.scopes import Scope
-from holdfast.model.tokens import WIDE
+from holdfast.model.names import WIDE, check_text
+from holdfast.model.records import Scope
 
 MAX_LIMIT = 1_000
 MAX_WORDS = 64

@@ -21,8 +21,7 @@ from holdfast.formats import jsonl, markdown, sections
 from holdfast.formats.encryption import Locked
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_text
-from holdfast.model.records import Problem, version_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Problem, Scope, version_of
 from holdfast.model.times import utc_now
 from holdfast.owner import backup, merge, shared
 from holdfast.owner.merge import Act, Pair, Share, Wanted

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import count_tokens
 from holdfast.model.queries import Query, Terms, bare, parse, plain
 from holdfast.model.records import Problem, Record, label, lapsed, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
-from holdfast.model.tokens import count_tokens
 from holdfast.recall import question
 from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
 from holdfast.storage.pools import Filter, Pool, Tied

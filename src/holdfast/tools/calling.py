@@ -27,10 +27,8 @@ from holdfast.memories.mind import Windows
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
-from holdfast.model.names import close_to, is_text
-from holdfast.model.records import MAX_DEPTH, check_plain, line_of
-from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import close_to, count_tokens, is_text
+from holdfast.model.records import DEFAULT, MAX_DEPTH, Scope, check_plain, line_of
 from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]

@@ -17,8 +17,7 @@ from holdfast.model import kinds as table
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Record, label, line_of, text_of
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Draft, Record, Scope, label, line_of, text_of
 from holdfast.owner import history
 from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX

@@ -18,11 +18,10 @@ from holdfast.formats.summaries import head
 from holdfast.memories.compartments import Run
 from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import count_tokens
 from holdfast.model.queries import MAX_LIMIT, Query
-from holdfast.model.records import lapsed
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Scope, lapsed
 from holdfast.model.times import age
-from holdfast.model.tokens import count_tokens
 from holdfast.tools.calling import Call, Context, Runner
 from holdfast.tools.workspaces import loadWorkspace
 

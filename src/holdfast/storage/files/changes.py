@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout, Place
+from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.storage import parsing
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.index_sync import IndexSync

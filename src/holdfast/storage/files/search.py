@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
-from holdfast.model.scopes import from_path
+from holdfast.model.records import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
 from holdfast.storage.files.rows import WORDS, Row, carray, varints
