@@ -2,7 +2,8 @@
 
 `messages` makes the list that a chat bot sends; `assemble` makes the context that a coding agent starts with, within a
 budget. Everything here is pure: the same input gives the same prompt. Stored text cannot pass for something else: a
-label is one line, only the owner is labelled `owner`, and recalled text is quoted line by line.
+label is one line, only the owner is labelled `owner`, and recalled text is quoted line by line. `invisible` finds the
+characters that people do not see but models read.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ _MARKUP = re.compile(
     r"^(?=[ \t]*(?:Human|Assistant):)"
 )
 """The beginnings of markup by which clients and models separate their own text from that of others."""
+_INVISIBLE = re.compile(
+    "(?P<flag>\U0001f3f4[\U000e0020-\U000e007e]{1,8}\U000e007f)|(?P<direction>[\u202a-\u202e\u2066-\u2069])"
+    "|(?P<tag>[\U000e0000-\U000e007f])|(?P<selector>[\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{2,})"
+    "|(?P<zero_width>[\u200b-\u200d\u2060-\u2064\ufeff\u180e\u115f\u1160\u3164\uffa0])"
+)
+_SORTS = {
+    "direction": "turns the direction of text", "tag": "tag characters", "selector": "variation selectors",
+    "zero_width": "zero-width characters",
+}  # fmt: skip
+_JOINING = re.compile(
+    r"ARABIC|SYRIAC|MONGOLIAN|NKO|MANDAIC|HEBREW|DEVANAGARI|BENGALI|GURMUKHI|GUJARATI|ORIYA|TAMIL|TELUGU|KANNADA|"
+    r"MALAYALAM|SINHALA|TIBETAN|MYANMAR|KHMER|BALINESE|JAVANESE"
+)
+_SPACELESS = re.compile(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
 _SLASH = re.compile(r"\s*/\s*")
 _LEAST = 8
 """Tokens below which the beginning of a text is not worth showing."""
@@ -137,6 +152,59 @@ def usable(history: Iterable[Message]) -> list[Message]:
         elif message.content.strip():
             result.append(msgspec.structs.replace(message, tool_calls=None) if message.tool_calls else message)
     return result
+
+
+# Invisible characters
+
+
+class Invisible(msgspec.Struct, frozen=True):
+    """One such character: its line, from 1, and its sort."""
+
+    line: int
+    what: str
+
+
+def invisible(text: str) -> list[Invisible]:
+    """Return the invisible characters that may contain hidden words, one of each sort per line.
+
+    They are fine where a script needs them: joiners between emoji and in joining scripts, zero-width spaces in scripts
+    without spaces, tags in a flag, one selector after a character.
+    """
+    if text.isascii():
+        return []
+    unseen: dict[Invisible, None] = {}
+    line, at = 1, 0
+    for found in _INVISIBLE.finditer(text):
+        place = found.start()
+        if (sort := _SORTS.get(found.lastgroup or "")) and not _is_needed(text, place):
+            line, at = line + text.count("\n", at, place), place
+            unseen[Invisible(line, sort)] = None
+    return list(unseen)
+
+
+def invisible_sorts(text: str) -> str:
+    """Name the sorts of invisible characters in a text, "" if there are none."""
+    return ", ".join(sorted({each.what for each in invisible(text)}))
+
+
+def _is_needed(text: str, place: int) -> bool:
+    """Check whether the script around a character needs it."""
+    char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    script, following = (unicodedata.name(each, "") if each else "" for each in (before, after))
+    if char == "\ufeff":
+        return place == 0
+    if char == "\u200d" and _is_emoji(before) and _is_emoji(after):
+        return True
+    if char in "\u200c\u200d":
+        return bool(_JOINING.match(script))
+    if char == "\u200b":
+        return bool(_SPACELESS.match(script) and _SPACELESS.match(following))
+    selects = "\U000e0100" <= char <= "\U000e01ef" and not "\U000e0100" <= after <= "\U000e01ef"
+    return selects and script.startswith("CJK")
+
+
+def _is_emoji(char: str) -> bool:
+    return bool(char) and (char in "\ufe0f\u20e3" or unicodedata.category(char) in ("So", "Sk", "Sm"))
 
 
 # The context of a coding agent

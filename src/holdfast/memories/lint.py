@@ -15,7 +15,8 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.formats import invisible, links, markdown, pages
+from holdfast.formats import links, markdown, pages
+from holdfast.formats.prompts import invisible
 from holdfast.memories.hot import client_rules
 from holdfast.model.kinds import KINDS, Place, copy_of
 from holdfast.model.names import count_tokens
@@ -150,7 +151,7 @@ class _Linter:
         for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warning(path, found.line, what, "secret")
-        for each in invisible.find(text):
+        for each in invisible(text):
             self._warning(path, each.line, f"has invisible characters: {each.what}", "unseen")
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)

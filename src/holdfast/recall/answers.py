@@ -13,11 +13,10 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import count_tokens
-from holdfast.model.queries import Query, Terms, bare, parse, plain
+from holdfast.model.queries import Query, Terms, bare, parse, plain, read_question
 from holdfast.model.records import Problem, Record, label, lapsed, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
-from holdfast.recall import question
 from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
 from holdfast.storage.pools import Filter, Pool, Tied
 
@@ -218,7 +217,7 @@ def explain(record: Record, found: Candidates, query: Query, weights: Search, *,
         known = next((one for one in pool.candidates.values() if one.id == record.id), None)
         if known is None:
             continue
-        ranked, matched = rank(pool, question.read(query.text, query.asked), weights, found.near)
+        ranked, matched = rank(pool, read_question(query.text, query.asked), weights, found.near)
         words = tuple(word for word, count in zip(pool.words, known.counts, strict=False) if count)
         missing = tuple(word for word in pool.words if word not in words)
         result = msgspec.structs.replace(result, words=words, missing=missing, matched=round(matched, 4))

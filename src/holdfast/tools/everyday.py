@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
-from holdfast.formats import invisible
-from holdfast.formats.prompts import QUOTED, one_line
+from holdfast.formats.prompts import QUOTED, invisible_sorts, one_line
 from holdfast.memories import corrections, values
 from holdfast.memories.knowledge import meta
 from holdfast.memories.workspaces import params_of
@@ -244,7 +243,7 @@ def _hit(hit: Hit, source: Source) -> dict[str, Any]:
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
         "label": label(record), "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
         "by": source.by, "channel": source.channel, "trust": source.trust,
-        "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
+        "unseen": invisible_sorts(f"{record.title}\n{record.text}"),
         "size": len(record.text) if hit.snippet != record.text else "",
     }  # fmt: skip
     return {name: value for name, value in shown.items() if value not in ("", [])} | meta(record, shown["id"])
