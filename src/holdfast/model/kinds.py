@@ -213,7 +213,6 @@ class Layout:
         self.workspaces = paths.workspaces
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
         self._legacy = f"{paths.memory}/summary.md"  # left by older chat bots; it is out of date
-        self._path = functools.lru_cache(maxsize=4096)(self._fill)
         self.classify = functools.lru_cache(maxsize=4096)(self._classify)
         """Return the kind, scope and name of a path, or None if the path is not part of the memory."""
         templates = [(row, place) for row in KINDS.values() for place in (row.place, row.also) if place]
@@ -245,17 +244,13 @@ class Layout:
         self, kind: Kind, scope: Scope, name: str = "", *, month: str = "", session: str = "", workspace: str = ""
     ) -> str:
         """Return the path of a record of this kind and scope."""
-        find = self._fill if name else self._path
-        return find(kind.name, scope.path, name, month, session or scope.session, workspace or scope.workspace)
-
-    def _fill(self, kind: str, scope: str, name: str, month: str, session: str, workspace: str) -> str:
-        place = KINDS[kind].place
-        if "{any}" in place:
-            raise Invalid(f"{KINDS[kind].one} is written by its path.", "Give the path as the id.")
-        folder = session_folder(session or DEFAULT) if "{session}" in place else ""
-        return place.format(
-            scope=scope or DEFAULT, session=folder, name=name, month=month, workspace=workspace, **self._folders
-        )
+        if not kind.is_named:
+            raise Invalid(f"{kind.one} is written by its path.", "Give the path as the id.")
+        return kind.place.format(
+            scope=scope.path or DEFAULT, name=name, month=month, workspace=workspace or scope.workspace,
+            session=session_folder(session or scope.session or DEFAULT) if "{session}" in kind.place else "",
+            **self._folders,
+        )  # fmt: skip
 
     def example(self, kind: Kind) -> str:
         """Return an example path for a kind that is written by its path."""
