@@ -64,7 +64,7 @@ class Ledger(Protocol):
 class Model:
     """One model with its budgets; safe to share between threads."""
 
-    def __init__(self, settings: settings.Model, spent: Ledger) -> None:
+    def __init__(self, settings: settings.ModelSettings, spent: Ledger) -> None:
         self._settings = settings
         self._ledger = spent
         self._lock = threading.Lock()

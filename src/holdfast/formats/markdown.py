@@ -290,4 +290,4 @@ def yaml(value: Mapping[str, Any]) -> str:
     """Write a mapping of JSON values as YAML for a model."""
     import ryaml
 
-    return ryaml.dumps(value)  # type: ignore[attr-defined, no-any-return]  # its stub forgets to export it
+    return ryaml.dumps(value)  # type: ignore[attr-defined]  # its stub forgets to export it

@@ -27,7 +27,7 @@ from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.names import check_given, close_to, count_tokens
 from holdfast.model.queries import Query, fold, parse
 from holdfast.model.records import DEFAULT, Draft, Record, Scope, line_of, text_of
-from holdfast.model.settings import Mind as Limits
+from holdfast.model.settings import MindSettings as Limits
 from holdfast.model.times import bound, mint, utc_now
 from holdfast.storage.values import SUFFIXES
 

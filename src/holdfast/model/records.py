@@ -244,8 +244,7 @@ def check_plain(value: object) -> None:
     while waiting:
         item, depth = waiting.pop()
         if isinstance(item, str):
-            if not item.isascii():
-                check_text(item)
+            check_text(item)
         elif isinstance(item, Mapping | list | tuple):
             if depth >= MAX_DEPTH:
                 raise Invalid(f"A field is nested more than {MAX_DEPTH} deep.", "Flatten it.")
@@ -253,8 +252,7 @@ def check_plain(value: object) -> None:
                 for name in item:
                     if not isinstance(name, str):
                         raise Invalid("A mapping in a field has a name that is not text.", "Use text as names.")
-                    if not name.isascii():
-                        check_text(name)
+                    check_text(name)
             parts = item.values() if isinstance(item, Mapping) else item
             waiting += zip(parts, itertools.repeat(depth + 1))
         elif isinstance(item, float):
