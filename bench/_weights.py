@@ -15,9 +15,8 @@ import msgspec
 
 from bench import quality
 from bench.quality import Question
-from holdfast.model.queries import Query
+from holdfast.model.queries import Ask, Query, read_question
 from holdfast.model.settings import STEPS, Search
-from holdfast.recall import question as asking
 from holdfast.recall import ranking
 
 PARTS = 5
@@ -35,7 +34,7 @@ class Gathered(msgspec.Struct, frozen=True):
     question: Question
     pools: list[Any]
     near: ranking.Near
-    ask: asking.Ask
+    ask: Ask
     turns: dict[str, quality.Turn]
     part: str
 
@@ -101,7 +100,7 @@ def _asked(given: quality.Set, search: Search) -> Iterator[Gathered]:
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=quality.TURNS)
                 found = memory.candidates(query)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
-                yield Gathered(question, found.pools, found.near, asking.read(query.text, query.asked), turns, part)
+                yield Gathered(question, found.pools, found.near, read_question(query.text, query.asked), turns, part)
 
 
 def _answer(one: Gathered, search: Search) -> Scores:

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import holdfast
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 from holdfast.roots import make_root
 
 BUDGET = 3_000

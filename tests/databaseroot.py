@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import Layout
 from holdfast.model.settings import DERIVED, Paths, Settings
 from holdfast.roots import is_address
 from holdfast.storage.postgres.connections import Waits

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.model.queries import MAX_WORDS
-from holdfast.recall import question as asking
+from holdfast.model.queries import MAX_WORDS, end_of_day, read_question
 
 ASKED = "2023-06-15T10:00:00Z"  # a Thursday
 
@@ -21,7 +20,7 @@ def day(text: str) -> float:
 
 
 def periods(question: str) -> list[tuple[float, float]]:
-    return [(period.first, period.end) for period in asking.read(question, ASKED).periods]
+    return [(period.first, period.end) for period in read_question(question, ASKED).periods]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_what_names_no_time_is_none(question: str) -> None:
 
 
 def test_a_day_without_a_year_fits_every_year_and_what_was_told_soon_after_fits_too() -> None:
-    (period,) = asking.read("what happened on 8 May?", ASKED).periods
+    (period,) = read_question("what happened on 8 May?", ASKED).periods
     for year in ("2019", "2022", "2026"):
         assert period.fits(day(f"{year}-05-08"), after=7, before=3) > 0.7
         after, before = (period.fits(day(f"{year}-05-{n}"), after=7, before=3) for n in ("12", "04"))
@@ -65,7 +64,7 @@ def test_a_day_without_a_year_fits_every_year_and_what_was_told_soon_after_fits_
 
 
 def test_names_are_what_may_name_somebody_and_dates_are_known_as_such() -> None:
-    ask = asking.read("When did Will tell Caroline about the race on May 8, 2023?", ASKED)
+    ask = read_question("When did Will tell Caroline about the race on May 8, 2023?", ASKED)
     assert {"will", "caroline"} <= ask.names
     assert "when" not in ask.names
     assert ask.dated == {"may", "8", "2023"}
@@ -82,17 +81,17 @@ def test_names_are_what_may_name_somebody_and_dates_are_known_as_such() -> None:
     ],
 )
 def test_a_question_about_the_asker_is_told_from_one_about_an_answer(question: str, own: bool) -> None:
-    assert asking.read(question, ASKED).own is own
+    assert read_question(question, ASKED).own is own
 
 
 def test_a_time_of_asking_that_is_none_is_refused() -> None:
     with pytest.raises(Invalid):
-        asking.end_of_day("teatime")
+        end_of_day("teatime")
 
 
 @given(st.text(max_size=200), st.sampled_from(["", ASKED, "1970-01-01"]))
 def test_any_text_can_be_read(text: str, asked: str) -> None:
-    asking.read(text, asked)
+    read_question(text, asked)
 
 
 @given(
@@ -101,25 +100,25 @@ def test_any_text_can_be_read(text: str, asked: str) -> None:
     )
 )
 def test_any_words_of_time_can_be_read(words: list[str]) -> None:
-    for period in asking.read(" ".join(words), ASKED).periods:
+    for period in read_question(" ".join(words), ASKED).periods:
         assert 0 <= period.fits(19_000.0, after=7, before=3) <= 1
 
 
 @pytest.mark.parametrize("asked", [ASKED, "9999-12-31", "9999-12-31T23:59:59-12:00"])
 def test_the_last_month_of_all_can_be_named(asked: str) -> None:
-    assert asking.read("in december 9999", asked).periods[0].end == day("9999-12-31") + 1
-    assert asking.read("in december", asked).periods[0].yearly
+    assert read_question("in december 9999", asked).periods[0].end == day("9999-12-31") + 1
+    assert read_question("in december", asked).periods[0].yearly
 
 
 @pytest.mark.parametrize("text", ["may ", "may 5 ", "in may ", "2023-05-01 "])
 def test_a_long_text_is_read_once_and_not_once_per_time_that_it_names(text: str) -> None:
     started = time.process_time()
-    asking.read(text * 10_000, ASKED)
+    read_question(text * 10_000, ASKED)
     assert time.process_time() - started < 5
 
 
 def test_of_very_many_times_the_first_ones_count() -> None:
     named = " ".join(f"{1900 + number // 12}-{number % 12 + 1:02}-01" for number in range(1_000))
-    read = asking.read(f"2023-05-08 {named}", ASKED).periods
+    read = read_question(f"2023-05-08 {named}", ASKED).periods
     assert len(read) == MAX_WORDS
     assert read[0].first == day("2023-05-08")

@@ -15,8 +15,8 @@ import pytest
 import holdfast
 from holdfast import templates
 from holdfast.errors import Invalid, NotFound
+from holdfast.model.names import count_tokens
 from holdfast.model.records import Record, lapsed
-from holdfast.model.tokens import count_tokens
 
 LONG = ("--within", "60000")
 HEADINGS = ("## Rules", "## Your Memory", "## Workspace", "<run_memory>", "## From Earlier Work", "## Recent Chat")

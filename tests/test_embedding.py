@@ -27,7 +27,6 @@ from holdfast.recall import embedders
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
 
-from holdfast.recall import models
 
 PETS = "The cat sleeps on the sofa all day."
 ASKED = "kitten napping couch"
@@ -105,7 +104,7 @@ def test_without_an_embedder_words_are_all_there_is(root: Path, monkeypatch: pyt
 
 
 def test_an_embedder_that_is_not_installed_is_none(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(embedders.ENGINES, "semantic", ("WordVectors", ("no_such_module_anywhere",)))
+    monkeypatch.setitem(embedders.ENGINES, "semantic", (embedders.WordVectors, ("no_such_module_anywhere",)))
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []
@@ -120,7 +119,7 @@ def test_an_embedder_that_fails_at_its_work_leaves_the_words(
     def fails(*_: object) -> None:
         raise RuntimeError("the table is broken")
 
-    monkeypatch.setattr(models.WordVectors, part, fails)
+    monkeypatch.setattr(embedders.WordVectors, part, fails)
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, "the cat on the sofa")
@@ -224,7 +223,7 @@ def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monk
     before = answers(root)
     old = vector_files(root)
 
-    class Newer(models.WordVectors):
+    class Newer(embedders.WordVectors):
         def __init__(self) -> None:
             super().__init__()
             self.version = "a newer version"
@@ -235,7 +234,7 @@ def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monk
         def question(self, text: str, words: Any) -> Any:
             return -super().question(text, words)
 
-    monkeypatch.setattr(models, "WordVectors", Newer)
+    monkeypatch.setitem(embedders.ENGINES, "semantic", (Newer, embedders.ENGINES["semantic"][1]))
     assert answers(root) == before  # the new vectors against the new question: mixed, nothing would be near
     assert len(vector_files(root)) == len(old)
     assert not {*vector_files(root)} & {*old}
@@ -247,13 +246,13 @@ def test_a_rebuilt_index_takes_the_vectors_of_the_same_texts(root: Path, monkeyp
     before = answers(root)
     old = vector_files(root)
     made: list[str] = []
-    real = models.WordVectors.texts
+    real = embedders.WordVectors.texts
 
-    def noted(self: models.WordVectors, texts: Any) -> Any:
+    def noted(self: embedders.WordVectors, texts: Any) -> Any:
         made.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(models.WordVectors, "texts", noted)
+    monkeypatch.setattr(embedders.WordVectors, "texts", noted)
     with holdfast.open(root) as memory:
         memory.refresh(rebuild=True)
     assert answers(root) == before
@@ -354,7 +353,7 @@ def test_several_processes_write_and_recall_at_once(root: Path) -> None:
 
 
 def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models.WordVectors, "at_once", 5)
+    monkeypatch.setattr(embedders.WordVectors, "at_once", 5)
     with holdfast.open(root, watch=True) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []  # by words alone, rather than by half of the vectors
@@ -365,17 +364,17 @@ def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.
 
 
 def test_a_search_does_not_wait_for_the_thread_that_makes_vectors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models.WordVectors, "at_once", 5)
+    monkeypatch.setattr(embedders.WordVectors, "at_once", 5)
     begun, go_on, found = threading.Event(), threading.Event(), list[Answer]()
-    real = models.WordVectors.texts
+    real = embedders.WordVectors.texts
 
-    def slow(self: models.WordVectors, texts: Any) -> Any:
+    def slow(self: embedders.WordVectors, texts: Any) -> Any:
         if threading.current_thread().name == "holdfast-embedding":
             begun.set()
             go_on.wait(60)
         return real(self, texts)
 
-    monkeypatch.setattr(models.WordVectors, "texts", slow)
+    monkeypatch.setattr(embedders.WordVectors, "texts", slow)
     with holdfast.open(root, watch=True) as memory:
         fill(memory)
         recall(memory, ASKED)

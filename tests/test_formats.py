@@ -22,11 +22,10 @@ from holdfast import Memory
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import names, queries, times
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout
-from holdfast.model.scopes import Scope
+from holdfast.model.kinds import KINDS, Layout
+from holdfast.model.names import count_tokens
+from holdfast.model.records import Scope
 from holdfast.model.settings import Paths
-from holdfast.model.tokens import count_tokens
 
 many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 

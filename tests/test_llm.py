@@ -19,7 +19,7 @@ from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.llm import Model
 from holdfast.model import settings
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 
 KEY = "sk-unmistakable-0123456789abcdef"
 TEXT = " ".join(f"Step {number} of the migration took {number * 7} minutes." for number in range(60))
@@ -149,7 +149,7 @@ def spent() -> Spent:
 
 
 def model(server: Server, spent: Spent, **more: Any) -> Model:
-    return Model(settings.Model(url=server.url, name="small", **more), spent)
+    return Model(settings.ModelSettings(url=server.url, name="small", **more), spent)
 
 
 def prompts(server: Server) -> tuple[str, str]:
@@ -394,12 +394,12 @@ def test_a_closed_port_is_told_and_costs_nothing(spent: Spent) -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can get it
         port = taken.getsockname()[1]
         for url in (f"http://127.0.0.1:{port}/v1", f"https://127.0.0.1:{port}/v1", "http://a..b/v1"):
-            refused(Model(settings.Model(url=url, name="small"), spent))
+            refused(Model(settings.ModelSettings(url=url, name="small"), spent))
     assert spent.total == 0
 
 
 def test_tls_is_not_spoken_with_a_server_that_has_none(server: Server, spent: Spent) -> None:
-    refused(Model(settings.Model(url=server.url.replace("http:", "https:"), name="small"), spent))
+    refused(Model(settings.ModelSettings(url=server.url.replace("http:", "https:"), name="small"), spent))
     assert (server.seen, spent.total) == ([], 0)
 
 
@@ -412,13 +412,13 @@ def test_tls_is_not_spoken_with_a_server_that_has_none(server: Server, spent: Sp
 )  # fmt: skip
 def test_an_address_that_cannot_be_used_is_refused_without_repeating_it(spent: Spent, url: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Model(settings.Model(url=url, name="small"), spent).summarise(TEXT, 100)
+        Model(settings.ModelSettings(url=url, name="small"), spent).summarise(TEXT, 100)
     assert KEY not in str(caught.value) and "[model]" in str(caught.value)
 
 
 def test_without_a_url_there_is_no_model(spent: Spent) -> None:
     with pytest.raises(Unavailable, match="No model is set"):
-        Model(settings.Model(), spent).summarise(TEXT, 100)
+        Model(settings.ModelSettings(), spent).summarise(TEXT, 100)
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
@@ -442,7 +442,7 @@ def test_the_environment_sets_texts_as_they_are_and_numbers_as_numbers() -> None
         "HOLDFAST_PATHS_MEMORY": "7",
     }  # fmt: skip
     found = settings.load('[model]\nname = "file"\ncall_tokens = 5\n', given)
-    assert found.model == settings.Model("http://127.0.0.1:1/v1", "4", "HOLDFAST_1e3", 2.5, 5, 9)
+    assert found.model == settings.ModelSettings("http://127.0.0.1:1/v1", "4", "HOLDFAST_1e3", 2.5, 5, 9)
     assert found.paths.memory == "7"
 
 

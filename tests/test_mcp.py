@@ -534,7 +534,7 @@ def test_knowledge_is_read_as_yaml_and_as_the_same_data(root: Path) -> None:
         result = await client.call_tool("retrieve_plans", {"scope": scope})
         (content,) = result.content
         assert isinstance(content, types.TextContent)
-        assert content.text.startswith('plans:\n  - name: Engine\n    description: "Build it"\n    status: new\n')
+        assert content.text.startswith("plans:\n- name: Engine\n  description: Build it\n  status: new\n")
         assert result.structured_content is not None
         (found,) = result.structured_content["plans"]
         assert found["_meta"] == {

@@ -24,8 +24,8 @@ import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats.summaries import Gist
 from holdfast.memories import compaction
+from holdfast.model.names import count_tokens
 from holdfast.model.settings import load
-from holdfast.model.tokens import count_tokens
 
 Reply = dict[str, Any]
 STEP = {"iteration": 42, "action": "analyzed dataset", "result": "found 3 anomalies", "timestamp": 1770000000000}

@@ -25,8 +25,7 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.model import times
-from holdfast.model.records import Record
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Record, Scope
 from holdfast.recall import embedders
 from holdfast.roots import make_root, set_up
 from holdfast.storage.postgres import rows, search
@@ -501,13 +500,12 @@ def test_a_memory_in_a_database_recalls_by_meaning_what_one_in_files_does(
     assert [texts[:1] for texts in found[0]] == [texts[:1] for texts in found[1]]
     assert found[0][0][0] == "The cat sleeps on the sofa all day."
     assert vectors(server, database, address) == 34
-    from holdfast.recall import models
 
     def refuse(_model: object, texts: list[str]) -> Any:
         raise AssertionError(f"a vector was made twice: {texts}")
 
     with holdfast.open(address) as other, monkeypatch.context() as patched:
-        patched.setattr(models.WordVectors, "texts", refuse)
+        patched.setattr(embedders.WordVectors, "texts", refuse)
         assert answers(other) == found[1]
         other.refresh(rebuild=True)
         assert answers(other) == found[1]

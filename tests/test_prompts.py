@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.formats import prompts
 from holdfast.formats.prompts import Message, Piece
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 
 ALIASES: list[prompts.Alias] = ["Ann@Example.org", {"address": "@ann:hs", "channel": "matrix"}]
 
@@ -171,11 +172,15 @@ def pieces(**parts: list[str]) -> dict[str, list[Piece]]:
     return {name: [Piece(text, f"{name}.md:1, today") for text in texts] for name, texts in parts.items()}
 
 
+def assemble(given: dict[str, list[Piece]], budget: int, notes: Sequence[str] = ()) -> prompts.Assembled:
+    return prompts.together([prompts.Gathered(name, some, []) for name, some in given.items()], budget, notes)
+
+
 def test_what_fits_is_shown_whole_in_the_order_of_the_parts() -> None:
     given = pieces(
         chat=["hi\nyou"], rules=["# One\n\nBe kind.", "# Two"], memory=["tea\n"], run=["**x** - Priority: 5"]
     )
-    made = prompts.assemble(given, 1_000, ["Note\nthis."])
+    made = assemble(given, 1_000, ["Note\nthis."])
     assert made.text == (
         "## Rules\n\n# One\n\nBe kind.\n\n# Two\n\n"
         "## Your Memory\n\ntea\n\n"
@@ -190,21 +195,21 @@ def test_what_fits_is_shown_whole_in_the_order_of_the_parts() -> None:
 
 def test_the_shares_make_a_whole_and_nothing_is_made_of_nothing() -> None:
     assert sum(part.share for part in prompts.PARTS) == 100
-    assert prompts.assemble({}, 100).text == ""
-    assert prompts.assemble(pieces(rules=[" \n"], recall=["\t"]), 100).text == ""
+    assert assemble({}, 100).text == ""
+    assert assemble(pieces(rules=[" \n"], recall=["\t"]), 100).text == ""
 
 
 def test_room_that_a_part_does_not_need_goes_to_the_others_in_order() -> None:
     large = ["word " * 20 + str(number) for number in range(40)]
-    alone = prompts.assemble(pieces(chat=large), 600)
-    beside = prompts.assemble(pieces(chat=large, rules=large), 600)
+    alone = assemble(pieces(chat=large), 600)
+    beside = assemble(pieces(chat=large, rules=large), 600)
     assert alone.left_out["chat"] < 25 < beside.left_out["chat"]
     assert beside.parts["chat"].count("From ") >= 1
     assert beside.left_out["rules"] < alone.left_out["chat"]
 
 
 def test_what_had_no_room_is_told_in_one_line_with_where_to_see_it() -> None:
-    made = prompts.assemble(pieces(rules=["word " * 30] * 9, memory=["tea " * 2_000], recall=["find " * 30] * 9), 300)
+    made = assemble(pieces(rules=["word " * 30] * 9, memory=["tea " * 2_000], recall=["find " * 30] * 9), 300)
     last = made.text.splitlines()[-1]
     assert last.startswith("Left out or cut, to keep this short: ")
     for name, where in (("rules", "`holdfast hot review`"), ("memory", "MEMORY.md"), ("recall", "recall")):
@@ -213,7 +218,7 @@ def test_what_had_no_room_is_told_in_one_line_with_where_to_see_it() -> None:
 
 
 def test_of_a_chat_the_newest_messages_are_kept_in_their_order() -> None:
-    made = prompts.assemble(pieces(chat=[f"message {number} " + "word " * 20 for number in range(30)]), 200)
+    made = assemble(pieces(chat=[f"message {number} " + "word " * 20 for number in range(30)]), 200)
     kept = [int(line.split()[2]) for line in made.parts["chat"].splitlines() if line.startswith("> message")]
     assert kept == list(range(30 - len(kept), 30))
     assert 2 < len(kept) == 30 - made.left_out["chat"]
@@ -233,16 +238,16 @@ GIVEN = st.dictionaries(st.sampled_from(NAMES), st.lists(st.builds(Piece, TEXTS,
 
 @given(GIVEN, st.integers(0, 400), st.lists(st.text(max_size=60), max_size=3))
 def test_no_budget_is_ever_exceeded(given: dict[str, list[Piece]], budget: int, notes: list[str]) -> None:
-    made = prompts.assemble(given, budget, notes)
+    made = assemble(given, budget, notes)
     assert made.tokens == count_tokens(made.text) <= budget
-    assert made == prompts.assemble(given, budget, notes)
+    assert made == assemble(given, budget, notes)
     for name, count in made.left_out.items():
         assert 0 < count <= len(given[name])
 
 
 @given(GIVEN, st.integers(50, 1_000))
 def test_nothing_that_is_quoted_leaves_its_quote(given: dict[str, list[Piece]], budget: int) -> None:
-    made = prompts.assemble(given, budget)
+    made = assemble(given, budget)
     for part in QUOTED:
         lines = made.parts.get(part.name, "").removeprefix(part.opening).splitlines()
         ours = [line for line in lines if line and not line.startswith(">")]

@@ -22,7 +22,7 @@ from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memories.lint import lint
 from holdfast.model import settings
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.tools import toolsets
 
 BASE62 = string.ascii_letters + string.digits

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.formats.summaries import Entry, extract, head
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 
 many = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PREFIX = re.compile(r"(?:\d{4}-\d\d-\d\d|undated): ")

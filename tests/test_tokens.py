@@ -22,7 +22,7 @@ from holdfast.mcp import auth
 from holdfast.mcp.auth import issue
 from holdfast.memory import Memory, open_within
 from holdfast.model import grants
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import Layout
 from holdfast.model.settings import Paths
 from holdfast.roots import make_root
 from holdfast.storage.files.tree import Files

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.formats import invisible
+from holdfast.formats.prompts import invisible
 from holdfast.memories.lint import lint
 from holdfast.memories.upkeep import archive
 from holdfast.model.times import mint_many
@@ -300,7 +300,7 @@ def test_characters_that_nobody_sees_are_told(memory: holdfast.Memory, root: Pat
     ],
 )
 def test_what_writing_needs_is_in_order(text: str) -> None:
-    assert invisible.find(text) == []
+    assert invisible(text) == []
 
 
 # markup of clients

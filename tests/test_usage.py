@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens
 from terminal import on_terminal
 
 

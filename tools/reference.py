@@ -117,15 +117,15 @@ def all_settings() -> str:
         "# Settings\n",
         "In `holdfast.toml`, or in the environment as `HOLDFAST_<TABLE>_<NAME>`; the environment wins. All are optional.\n",
     ]
-    for table in ("Settings", *(name.title() for name in settings.tables())):
-        rows = []
-        (node,) = [item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == table]
+    every = settings.Settings()
+    for table in ("", *settings.tables()):
+        rows, group = [], getattr(every, table) if table else every
+        (node,) = [item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == type(group).__name__]
         for field, doc in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
                 name = ast.unparse(field.target)
-                default = getattr(getattr(settings, table)(), name)
-                rows.append(f"| `{name}` | `{default!r}` | {' '.join(str(doc.value.value).split())} |")
-        heading = "## Top level\n" if table == "Settings" else f"## `[{table.lower()}]`\n"
+                rows.append(f"| `{name}` | `{getattr(group, name)!r}` | {' '.join(str(doc.value.value).split())} |")
+        heading = f"## `[{table}]`\n" if table else "## Top level\n"
         parts += [heading, "| name | default | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join(parts)
 

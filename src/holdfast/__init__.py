@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.memory import Memory
     from holdfast.model.queries import Query
-    from holdfast.model.records import Draft, Receipt, Record
-    from holdfast.model.scopes import Scope
+    from holdfast.model.records import Draft, Receipt, Record, Scope
     from holdfast.owner.backup import Restored
 
 __version__ = "0.1.0"
@@ -31,7 +30,7 @@ _HOME = {
     "Query": "holdfast.model.queries",
     "Receipt": "holdfast.model.records",
     "Record": "holdfast.model.records",
-    "Scope": "holdfast.model.scopes",
+    "Scope": "holdfast.model.records",
 }
 
 

@@ -13,16 +13,13 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import jsonl, prompts
 from holdfast.model import kinds, settings
-from holdfast.model.kinds import KINDS, Kind
-from holdfast.model.layout import session_folder
+from holdfast.model.kinds import KINDS, Kind, session_folder
 from holdfast.model.names import check_text
-from holdfast.model.queries import Query, both, check, parse
-from holdfast.model.records import PEOPLE, Problem, Receipt, Record, path_of
-from holdfast.model.scopes import Scope
+from holdfast.model.queries import Query, both, check, end_of_day, parse
+from holdfast.model.records import PEOPLE, Problem, Receipt, Record, Scope, path_of
 from holdfast.model.times import bound, is_id, iso, now_ms
 from holdfast.owner import history
 from holdfast.recall import answers
-from holdfast.recall import question as asking
 from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.storage import write_log
@@ -287,7 +284,7 @@ class Core(Writer):
         return Filter(
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
             sessions=_sessions(query.session), tags=tags, since=since, until=until,
-            known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
+            known=end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=_SEARCHABLE,
         )  # fmt: skip
 

@@ -21,8 +21,7 @@ from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.formats import summaries
 from holdfast.model import settings, times
-from holdfast.model.names import check_text
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import check_text, count_tokens
 from holdfast.secrets import redact
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Ledger(Protocol):
 class Model:
     """One model with its budgets; safe to share between threads."""
 
-    def __init__(self, settings: settings.Model, spent: Ledger) -> None:
+    def __init__(self, settings: settings.ModelSettings, spent: Ledger) -> None:
         self._settings = settings
         self._ledger = spent
         self._lock = threading.Lock()

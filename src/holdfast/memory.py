@@ -25,8 +25,7 @@ from holdfast.memories.tasks import Tasks
 from holdfast.memories.workspaces import States, Traces, Usage, Workspaces, usage
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
-from holdfast.model.records import Record
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Record, Scope
 from holdfast.model.times import utc_now
 from holdfast.storage.store import Event, What
 from holdfast.tools import prompt, toolsets

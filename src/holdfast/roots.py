@@ -20,9 +20,8 @@ from holdfast import secrets, templates
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
-from holdfast.model.layout import Layout
-from holdfast.model.records import version_of
-from holdfast.model.scopes import split
+from holdfast.model.kinds import Layout
+from holdfast.model.records import split, version_of
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files

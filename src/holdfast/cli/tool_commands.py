@@ -19,10 +19,9 @@ from holdfast.cli import show
 from holdfast.cli.main import Commands, command, json_or_text, open_root, read_stdin
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
-from holdfast.model.names import close_to
+from holdfast.model.names import close_to, count_tokens
 from holdfast.model.records import line_of
 from holdfast.model.times import local
-from holdfast.model.tokens import count_tokens
 from holdfast.tools import toolsets
 from holdfast.tools.calling import Context, Reply, Tool
 

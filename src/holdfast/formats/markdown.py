@@ -7,7 +7,7 @@ nothing else changed. Structured values are written as JSON on one line, which i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,11 +26,8 @@ _BARE = re.compile(
     rf"(?!(?i:{_RESERVED})\Z)[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*(?<! )\Z|\d{{4}}-\d{{2}}-\d{{2}}\Z"
 )
 """Text and dates that YAML reads back unchanged without quotes."""
-_WORD = re.compile(rf"(?!(?i:{_RESERVED}|infinity)\Z)[A-Za-z_][A-Za-z0-9_-]*\Z")
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
-_BLOCK = re.compile(r"(?=[^\n]*\n)[^ \t\n](?s:.*[^ \t\n])?\n?\Z")
-_NOT_IN_BLOCK = re.compile("[^\n\t -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _BRACKET = re.compile(r"[\[\]{}]")
 _MAX_FRONT = 256 * 1024
@@ -259,9 +256,9 @@ def _around_value(line: str) -> tuple[str, str | None]:
     return before, ""
 
 
-def scalar(value: Any, *, quoted: bool = False) -> str:
-    """Write a value on one line of YAML; unless `quoted`, text and dates are bare where that is safe."""
-    if isinstance(value, str) and not quoted and _BARE.match(value) and value.isprintable():
+def scalar(value: Any) -> str:
+    """Write a value on one line of YAML; text and dates are bare where that is safe."""
+    if isinstance(value, str) and _BARE.match(value) and value.isprintable():
         return value
     try:
         return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))
@@ -290,43 +287,7 @@ def _encode(text: str, body: str = "") -> bytes:
 
 
 def yaml(value: Mapping[str, Any]) -> str:
-    """Write a mapping of JSON values as YAML for a model; any YAML parser returns the same data.
+    """Write a mapping of JSON values as YAML for a model."""
+    import ryaml
 
-    Mappings and lists of mappings are blocks, lists of plain values are one line, and text of several lines uses `|`.
-    """
-    return "\n".join(_mapping(value, "")) + "\n" if value else "{}\n"
-
-
-def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for name, inner in value.items():
-        yield from _below(f"{indent}{_inline(name)}:", inner, indent)
-
-
-def _below(head: str, value: Any, indent: str) -> Iterator[str]:
-    """Write a value after its name, or below it."""
-    if isinstance(value, Mapping) and value:
-        yield head
-        yield from _mapping(value, indent + "  ")
-    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
-        yield head
-        for item in value:
-            if isinstance(item, Mapping) and item:
-                first, *rest = _mapping(item, indent + "    ")
-                yield f"{indent}  - {first.removeprefix(indent + '    ')}"
-                yield from rest
-            else:
-                yield from _below(f"{indent}  -", item, indent + "  ")
-    elif isinstance(value, str) and _BLOCK.match(value) and not _NOT_IN_BLOCK.search(value):
-        yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}"
-        yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
-    else:
-        yield f"{head} {_inline(value)}"
-
-
-def _inline(value: Any) -> str:
-    """Write a value on one line."""
-    if isinstance(value, str):
-        return value if _WORD.match(value) else scalar(value, quoted=True)
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(_inline(item) for item in value) + "]"
-    return scalar(value)
+    return ryaml.dumps(value)  # type: ignore[attr-defined]  # its stub forgets to export it

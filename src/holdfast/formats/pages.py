@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.formats import markdown, sections
 from holdfast.model.kinds import Kind
+from holdfast.model.names import count_tokens
 from holdfast.model.records import Record
-from holdfast.model.tokens import count_tokens
 
 Level = Literal["error", "warning"]
 _NEARLY_FULL = 0.9
@@ -150,10 +150,10 @@ def total_budget(budgets: Sequence[Budget], most_lines: int, most_tokens: int) -
 
 def budget_flaws(budget: Budget) -> list[Flaw]:
     """Return the flaws of one rule: no budget, or a budget that is exceeded or nearly used up."""
-    if not budget.line:
-        what = f"declares no budget; write `{budget_comment(50)}` at its head, after any front matter"
-        return [Flaw("error", 0, what, "budget")]
-    return list(_size_flaws("has", "its budget", budget))
+    if budget.line:
+        return list(_size_flaws("has", "its budget", budget))
+    what = f"declares no budget; write `{budget_comment(50)}` at its head, after any front matter"
+    return [Flaw("error", 0, what, "budget")]
 
 
 def total_flaws(budget: Budget) -> list[Flaw]:

@@ -1,8 +1,9 @@
 """Prompts: everything that turns memory into text for a model.
 
-`messages` makes the list that a chat bot sends; `assemble` makes the context that a coding agent starts with, within a
+`messages` makes the list that a chat bot sends; `together` makes the context that a coding agent starts with, within a
 budget. Everything here is pure: the same input gives the same prompt. Stored text cannot pass for something else: a
-label is one line, only the owner is labelled `owner`, and recalled text is quoted line by line.
+label is one line, only the owner is labelled `owner`, and recalled text is quoted line by line. `invisible` finds the
+characters that people do not see but models read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.formats.summaries import head
-from holdfast.model.names import same
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import count_tokens, same
 
 MEMORY = "## Your Memory"
 """The heading of long-term memory in every prompt."""
@@ -40,6 +40,20 @@ _MARKUP = re.compile(
     r"^(?=[ \t]*(?:Human|Assistant):)"
 )
 """The beginnings of markup by which clients and models separate their own text from that of others."""
+_INVISIBLE = re.compile(
+    "(?P<flag>\U0001f3f4[\U000e0020-\U000e007e]{1,8}\U000e007f)|(?P<direction>[\u202a-\u202e\u2066-\u2069])"
+    "|(?P<tag>[\U000e0000-\U000e007f])|(?P<selector>[\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{2,})"
+    "|(?P<zero_width>[\u200b-\u200d\u2060-\u2064\ufeff\u180e\u115f\u1160\u3164\uffa0])"
+)
+_SORTS = {
+    "direction": "turns the direction of text", "tag": "tag characters", "selector": "variation selectors",
+    "zero_width": "zero-width characters",
+}  # fmt: skip
+_JOINING = re.compile(
+    r"ARABIC|SYRIAC|MONGOLIAN|NKO|MANDAIC|HEBREW|DEVANAGARI|BENGALI|GURMUKHI|GUJARATI|ORIYA|TAMIL|TELUGU|KANNADA|"
+    r"MALAYALAM|SINHALA|TIBETAN|MYANMAR|KHMER|BALINESE|JAVANESE"
+)
+_SPACELESS = re.compile(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
 _SLASH = re.compile(r"\s*/\s*")
 _LEAST = 8
 """Tokens below which the beginning of a text is not worth showing."""
@@ -140,10 +154,63 @@ def usable(history: Iterable[Message]) -> list[Message]:
     return result
 
 
+# Invisible characters
+
+
+class Invisible(msgspec.Struct, frozen=True):
+    """One such character: its line, from 1, and its sort."""
+
+    line: int
+    what: str
+
+
+def invisible(text: str) -> list[Invisible]:
+    """Return the invisible characters that may contain hidden words, one of each sort per line.
+
+    They are fine where a script needs them: joiners between emoji and in joining scripts, zero-width spaces in scripts
+    without spaces, tags in a flag, one selector after a character.
+    """
+    if text.isascii():
+        return []
+    unseen: dict[Invisible, None] = {}
+    line, at = 1, 0
+    for found in _INVISIBLE.finditer(text):
+        place = found.start()
+        if (sort := _SORTS.get(found.lastgroup or "")) and not _is_needed(text, place):
+            line, at = line + text.count("\n", at, place), place
+            unseen[Invisible(line, sort)] = None
+    return list(unseen)
+
+
+def invisible_sorts(text: str) -> str:
+    """Name the sorts of invisible characters in a text, "" if there are none."""
+    return ", ".join(sorted({each.what for each in invisible(text)}))
+
+
+def _is_needed(text: str, place: int) -> bool:
+    """Check whether the script around a character needs it."""
+    char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    script, following = (unicodedata.name(each, "") if each else "" for each in (before, after))
+    if char == "\ufeff":
+        return place == 0
+    if char == "\u200d" and _is_emoji(before) and _is_emoji(after):
+        return True
+    if char in "\u200c\u200d":
+        return bool(_JOINING.match(script))
+    if char == "\u200b":
+        return bool(_SPACELESS.match(script) and _SPACELESS.match(following))
+    selects = "\U000e0100" <= char <= "\U000e01ef" and not "\U000e0100" <= after <= "\U000e01ef"
+    return selects and script.startswith("CJK")
+
+
+def _is_emoji(char: str) -> bool:
+    return bool(char) and (char in "\ufe0f\u20e3" or unicodedata.category(char) in ("So", "Sk", "Sm"))
+
+
 # The context of a coding agent
 
 
-class Part(msgspec.Struct, frozen=True):
+class PromptPart(msgspec.Struct, frozen=True):
     name: str
     heading: str
     share: int
@@ -165,12 +232,12 @@ class Part(msgspec.Struct, frozen=True):
 
 
 PARTS = (
-    Part("rules", "## Rules", 30, "`holdfast hot review`", gap="\n\n"),
-    Part("memory", MEMORY, 20, "MEMORY.md", gap="\n\n"),
-    Part("workspace", "## Workspace", 20, "loadWorkspace", quoted=True),
-    Part("run", RUN[0], 10, "get_memory", closing=RUN[1]),
-    Part("recall", "## From Earlier Work", 12, "recall", quoted=True, gap="\n\n"),
-    Part("chat", "## Recent Chat", 8, "search_history", quoted=True, gap="\n\n", backwards=True),
+    PromptPart("rules", "## Rules", 30, "`holdfast hot review`", gap="\n\n"),
+    PromptPart("memory", MEMORY, 20, "MEMORY.md", gap="\n\n"),
+    PromptPart("workspace", "## Workspace", 20, "loadWorkspace", quoted=True),
+    PromptPart("run", RUN[0], 10, "get_memory", closing=RUN[1]),
+    PromptPart("recall", "## From Earlier Work", 12, "recall", quoted=True, gap="\n\n"),
+    PromptPart("chat", "## Recent Chat", 8, "search_history", quoted=True, gap="\n\n", backwards=True),
 )
 """All parts, in the order of the prompt."""
 
@@ -210,26 +277,25 @@ class Assembled(msgspec.Struct, frozen=True):
     """The parts with more pieces left out than that."""
 
 
-def assemble(
-    pieces: Mapping[str, Sequence[Piece]], budget: int, notes: Sequence[str] = (),
-    older: Mapping[str, int] | None = None, uncounted: Sequence[str] = (),
-) -> Assembled:  # fmt: skip
-    """Make one text of the pieces of each part, in at most `budget` tokens, with the notes at the end.
+def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) -> Assembled:
+    """Make one text of the gathered parts, in at most `budget` tokens, with warnings and notes at the end.
 
-    Each part gets its share; the rest goes to parts that need more, in order. One line lists what was left out,
-    together with the `older` pieces of each part, of which there are more in the `uncounted` parts.
+    Each part gets its share; the rest goes to parts that need more, in order. One line lists what was left out.
     """
-    older = {name: count for name, count in (older or {}).items() if count}
+    gathered = {each.part: each for each in found}
+    warnings = [f"Could not read all of {name}: {one}" for name, each in gathered.items() for one in each.warnings]
+    older = {name: each.older for name, each in gathered.items() if each.older}
+    uncounted = [name for name, each in gathered.items() if each.uncounted]
     most = 4 * max(budget, 0) + 1  # characters of a piece beyond this cannot be shown
-    given: dict[str, list[Piece]] = {}
-    for part in PARTS:
-        full = (piece for piece in pieces.get(part.name, ()) if piece.text.strip())
-        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source, piece.quoted) for piece in full]
-    end = "\n".join(disarmed(one_line(note)) for note in notes)
+    given: dict[str, list[Piece]] = {part.name: [] for part in PARTS}
+    for name, each in gathered.items():
+        full = (piece for piece in each.pieces if piece.text.strip())
+        given[name] = [msgspec.structs.replace(piece, text=piece.text.strip("\r\n")[:most]) for piece in full]
+    end = "\n".join(disarmed(one_line(note)) for note in (*warnings, *notes))
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
     if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
         parts = {name: block for name, block in whole.items() if block}
-        return Assembled(text, count_tokens(text), parts, older, list(uncounted))
+        return Assembled(text, count_tokens(text), parts, older, uncounted)
     end = head(end, budget // 4)
     longest = _left_out({name: len(every) + older.get(name, 0) for name, every in given.items()}, uncounted)
     room = max(0, budget - sum(count_tokens(f"{line}\n\n") for line in (end, longest) if line))
@@ -239,23 +305,13 @@ def assemble(
         before = filled[part.name].cost
         filled[part.name] = _fill(part, given[part.name], before + rest)
         rest -= filled[part.name].cost - before
-    missing = {
-        name: count for name, every in given.items() if (count := len(every) - filled[name].whole + older.get(name, 0))
-    }
+    missing = {name: len(every) - filled[name].whole + older.get(name, 0) for name, every in given.items()}
+    missing = {name: count for name, count in missing.items() if count}
     parts = {part.name: block for part in PARTS if (block := _block(part, filled[part.name].shown))}
     text = _joined([*parts.values(), end, _left_out(missing, uncounted)])
     if count_tokens(text) > budget:  # the notes alone exceed the budget
         text = head(_joined([end, _left_out(missing, uncounted)]), budget)
-    return Assembled(text, count_tokens(text), parts, missing, list(uncounted))
-
-
-def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) -> Assembled:
-    """Assemble the gathered parts, with their warnings and then the notes at the end."""
-    parts = {each.part: each for each in found}
-    warnings = [f"Could not read all of {name}: {warning}" for name, each in parts.items() for warning in each.warnings]
-    older = {name: each.older for name, each in parts.items()}
-    uncounted = [name for name, each in parts.items() if each.uncounted]
-    return assemble({name: each.pieces for name, each in parts.items()}, budget, [*warnings, *notes], older, uncounted)
+    return Assembled(text, count_tokens(text), parts, missing, uncounted)
 
 
 def missing(found: Iterable[Gathered], why: str) -> str:
@@ -272,7 +328,7 @@ class _Filled(msgspec.Struct, frozen=True):
     cost: int
 
 
-def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
+def _fill(part: PromptPart, pieces: Sequence[Piece], room: int) -> _Filled:
     """Return the first pieces that fit, or the beginning of the first one."""
     pieces = pieces[::-1] if part.backwards else pieces
     spent = count_tokens(f"{part.opening}{part.closing}\n\n")
@@ -294,7 +350,7 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
     return _Filled(shown[::-1] if part.backwards else shown, len(shown), spent if shown else 0)
 
 
-def _rendered(part: Part, piece: Piece) -> str:
+def _rendered(part: PromptPart, piece: Piece) -> str:
     """Return a piece as its part shows it; every line of a quoted text is quoted, below its source."""
     text = disarmed(piece.text)
     if not (part.quoted or piece.quoted):
@@ -303,7 +359,7 @@ def _rendered(part: Part, piece: Piece) -> str:
     return above + "\n".join(f"> {line}" if line else ">" for line in text.splitlines())
 
 
-def _block(part: Part, shown: Sequence[str]) -> str:
+def _block(part: PromptPart, shown: Sequence[str]) -> str:
     return part.opening + part.gap.join(shown) + part.closing if shown else ""
 
 

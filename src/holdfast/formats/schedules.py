@@ -30,7 +30,7 @@ _NICKNAMES = {
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
 _LOCALTIME = "/etc/localtime"
-_SECOND = timedelta(seconds=1)
+_SECOND, _CHANGE = timedelta(seconds=1), timedelta(hours=3)
 _SOME_DAY = datetime(2000, 1, 1)
 
 
@@ -124,53 +124,33 @@ class Timetable(msgspec.Struct, frozen=True):
 
     def last(self, moment: datetime) -> datetime | None:
         """Return the newest slot at or before a moment."""
-        moment, since = _whole(moment), _whole(self.since)
-        if seconds := self.schedule.seconds:
-            passed = (moment - since) // timedelta(seconds=seconds)
-            return since + passed * timedelta(seconds=seconds) if passed > 0 else None
-        from cronsim import CronSim
+        if self.schedule.seconds:
+            start = moment - timedelta(seconds=self.schedule.seconds)
+        else:
+            from cronsim import CronSim
 
-        backwards = CronSim(self.schedule.cron, (moment + _SECOND).astimezone(self.zone), reverse=True)
-        slots = (found.astimezone(UTC) for found in backwards)
-        before = next((slot for slot in slots if slot <= moment), None)  # a slot in a gap moves to its end
-        if before is None:
-            return None
-        # in the hour that occurs twice, going back misses slots that going forward finds
-        nearer = itertools.takewhile(lambda slot: slot <= moment, self._forwards(before))
-        found = max(itertools.chain((before,), itertools.islice(nearer, MOST_COUNTED)))
-        return found if found > self.since else None
+            backwards = CronSim(self.schedule.cron, (moment + _SECOND).astimezone(self.zone), reverse=True)
+            start = next(backwards, self.since) - _CHANGE  # around a change of the clock, only going forward is exact
+        return max(itertools.takewhile(lambda slot: slot <= moment, self._after(start)), default=None)
 
     def count(self, after: datetime, before: datetime) -> int:
         """Count the slots between two moments, not including them; at most `MOST_COUNTED`."""
-        after = max(after, self.since)
-        if seconds := self.schedule.seconds:
-            passed = (_whole(after) - _whole(self.since)) // timedelta(seconds=seconds)
-            until = -((_whole(self.since) - before) // timedelta(seconds=seconds)) - 1
-            return min(max(0, until - passed), MOST_COUNTED)
         between = itertools.takewhile(lambda slot: slot < before, self._after(after))
         return sum(1 for _ in itertools.islice(between, MOST_COUNTED))
 
     def _after(self, moment: datetime) -> Iterator[datetime]:
-        moment = max(moment.astimezone(UTC), self.since)
-        if not self.schedule.seconds:
-            yield from self._forwards(moment)
-            return
-        step, since = timedelta(seconds=self.schedule.seconds), _whole(self.since)
-        slot = since + ((_whole(moment) - since) // step + 1) * step
-        while True:
-            yield slot
-            slot += step
-
-    def _forwards(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the slots after a moment and after the one at which the schedule was set."""
+        moment = max(moment, self.since).astimezone(UTC)
+        if self.schedule.seconds:
+            step, since = timedelta(seconds=self.schedule.seconds), self.since.astimezone(UTC).replace(microsecond=0)
+            slot = since + ((moment - since) // step + 1) * step
+            while True:
+                yield slot
+                slot += step
         from cronsim import CronSim
 
-        last = moment
         for found in CronSim(self.schedule.cron, moment.astimezone(self.zone)):
             slot = found.astimezone(UTC)
-            if slot > last:  # in the hour that occurs twice, cronsim may return the first pass
-                last = slot
+            if slot > moment:  # in the hour that occurs twice, cronsim may return the first pass
+                moment = slot
                 yield slot
-
-
-def _whole(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(microsecond=0)

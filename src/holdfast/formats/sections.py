@@ -84,7 +84,7 @@ def _closes(line: str, fence: str) -> bool:
 # Headings
 
 
-class Part(msgspec.Struct, frozen=True):
+class Heading(msgspec.Struct, frozen=True):
     """A heading with its text: `text[start:end]`, of which `text[start:below]` is the heading.
 
     It ends at the next heading of the same or a higher level.
@@ -97,7 +97,7 @@ class Part(msgspec.Struct, frozen=True):
     end: int
 
 
-def headings(text: str) -> list[Part]:
+def headings(text: str) -> list[Heading]:
     """Return the part of every heading, in order; parts of a lower level are inside those above them."""
     lines = lines_of(text)
     code = code_lines(lines)
@@ -107,10 +107,10 @@ def headings(text: str) -> list[Part]:
         if number not in code and (heading := _HEADING.match(line)):
             found.append((len(heading[1]), heading_title(heading[2]), position, position + len(line)))
         position += len(line)
-    result: list[Part] = []
+    result: list[Heading] = []
     ends = [position] * 7
     for level, title, start, below in reversed(found):
-        result.append(Part(level, title, start, below, min(ends[: level + 1])))
+        result.append(Heading(level, title, start, below, min(ends[: level + 1])))
         ends[level] = start
     return result[::-1]
 
@@ -122,13 +122,13 @@ def heading_title(rest: str) -> str:
     return bare.rstrip() if bare != text and (not bare or bare[-1] in " \t") else text
 
 
-def headed(text: str, title: str) -> list[Part]:
+def headed(text: str, title: str) -> list[Heading]:
     """Return the parts with this title, compared without case; the title may be given with its `##`."""
     wanted = names.same(title.lstrip("#"))
     return [part for part in headings(text) if names.same(part.title) == wanted]
 
 
-def without(text: str, part: Part) -> str:
+def without(text: str, part: Heading) -> str:
     before, after = text[: part.start], text[part.end :]
     if after:
         return before + after

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from holdfast.model.names import WIDE, count_tokens
 from holdfast.model.queries import QUESTION_WORDS, fold, runs
-from holdfast.model.tokens import WIDE, count_tokens
 
 _LONGEST = 240
 """Characters of a sentence, or of a piece of one."""
@@ -97,6 +97,12 @@ class Entry(msgspec.Struct, frozen=True):
     def day(self) -> str:
         return found[0] if (found := _DAY.match(self.time)) else ""
 
+    @property
+    def sentences(self) -> list[str]:
+        if self.single:
+            return [self.text.strip()] if self.text.strip() else []
+        return list(_sentences(self.text))
+
 
 class Gist(msgspec.Struct, frozen=True):
     """A summary: its text, and its sentences with their days ("" if unknown)."""
@@ -129,12 +135,12 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
         return Gist()
     whole = _lines([(entry.day, entry.text.strip()) for entry in entries if entry.text.strip()])
     if count_tokens(whole) <= budget:
-        return Gist(whole, tuple((entry.day, said) for entry in entries for said in _entry_sentences(entry)))
+        return Gist(whole, tuple((entry.day, said) for entry in entries for said in entry.sentences))
     found: dict[str, _Sentence] = {}
     empty = 0  # entries with no more than a greeting
     for number, entry in enumerate(entries):
         useful = False
-        for sentence in (piece for whole in _entry_sentences(entry) for piece in _pieces(whole)):
+        for sentence in (piece for whole in entry.sentences for piece in _pieces(whole)):
             key = sentence.casefold()
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
@@ -164,12 +170,6 @@ def head(text: str, most: int) -> str:
         space = max(text.rfind(mark, max(0, end - 40), end) for mark in " \n")
         end = space if space > 0 else end
     return text[:end].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
-
-
-def _entry_sentences(entry: Entry) -> list[str]:
-    if entry.single:
-        return [entry.text.strip()] if entry.text.strip() else []
-    return list(_sentences(entry.text))
 
 
 def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sentence]:

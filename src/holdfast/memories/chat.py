@@ -23,12 +23,10 @@ from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
 from holdfast.model.kinds import KINDS, ROLES
-from holdfast.model.names import amount, check_text, close_to, short_hash
+from holdfast.model.names import amount, check_text, close_to, count_tokens, short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import Problem, Receipt, Record, check_plain
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Problem, Receipt, Record, Scope, check_plain
 from holdfast.model.times import derived_id, is_id, iso, mint, normal, now_ms, parse_ms
-from holdfast.model.tokens import count_tokens
 
 MOST = 50
 """Matches that one search returns."""

@@ -18,9 +18,8 @@ from holdfast.errors import HoldfastError
 from holdfast.formats import summaries
 from holdfast.formats.summaries import Entry, Gist
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import amount
+from holdfast.model.names import amount, count_tokens
 from holdfast.model.records import Record, line_of
-from holdfast.model.tokens import count_tokens
 from holdfast.storage.log import Logs, Marks
 
 BEFORE = "What happened before"

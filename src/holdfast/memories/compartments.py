@@ -24,11 +24,9 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, OverBudget
 from holdfast.formats import jsonl, prompts
 from holdfast.model import names
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import session_folder
+from holdfast.model.kinds import KINDS, session_folder
 from holdfast.model.names import check_given, check_text
-from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, PRIORITIES, USUAL_PRIORITY, Scope, priority_of
 from holdfast.model.settings import COMPARTMENTS
 from holdfast.model.settings import Compartment as Rules
 from holdfast.model.times import mint

@@ -17,12 +17,10 @@ from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import markdown, pages, sections
 from holdfast.model import names
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place
+from holdfast.model.kinds import KINDS, Place
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Receipt, Record
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Draft, Receipt, Record, Scope
 from holdfast.model.times import age, local
 from holdfast.storage import parsing
 from holdfast.storage.tree import ABSENT, Document

@@ -28,7 +28,7 @@ from holdfast.formats import jsonl, schedules
 from holdfast.formats.schedules import Timetable
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope
 from holdfast.model.times import iso, normal, parse_ms, utc_now
 from holdfast.storage.log import Logs, Marks
 from holdfast.storage.writer import check_op

@@ -18,12 +18,10 @@ from holdfast.errors import AlreadyExists, Invalid, NotFound
 from holdfast.formats import markdown, pages
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, PLAN_STATUS
-from holdfast.model.names import amount
+from holdfast.model.names import amount, count_tokens
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Problem, Receipt, Record, lapsed, text_of
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Draft, Problem, Receipt, Record, Scope, lapsed, text_of
 from holdfast.model.times import from_prefix, normal, today
-from holdfast.model.tokens import count_tokens
 
 Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]

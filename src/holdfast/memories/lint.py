@@ -15,14 +15,13 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.formats import invisible, links, markdown, pages
+from holdfast.formats import links, markdown, pages
+from holdfast.formats.prompts import invisible
 from holdfast.memories.hot import Hot
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place, copy_of
-from holdfast.model.records import Draft, Record, text_of
-from holdfast.model.scopes import Scope
+from holdfast.model.kinds import KINDS, Place, copy_of
+from holdfast.model.names import count_tokens
+from holdfast.model.records import Draft, Record, Scope, text_of
 from holdfast.model.times import from_prefix
-from holdfast.model.tokens import count_tokens
 from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document
@@ -153,7 +152,7 @@ class _Linter:
         for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warn(path, found.line, what, "secret")
-        for each in invisible.find(text):
+        for each in invisible(text):
             self._warn(path, each.line, f"has invisible characters: {each.what}", "unseen")
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)

@@ -32,13 +32,11 @@ from holdfast.formats.summaries import Gist, head
 from holdfast.memories import compaction
 from holdfast.memories.compaction import Compacted, Said, Summaries, Summariser, Summary, stated
 from holdfast.model.kinds import KINDS, Kind
-from holdfast.model.names import check_given, close_to
+from holdfast.model.names import check_given, close_to, count_tokens
 from holdfast.model.queries import Query, fold, parse
-from holdfast.model.records import Draft, Record, line_of, text_of
-from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.model.settings import Mind as Limits
+from holdfast.model.records import DEFAULT, Draft, Record, Scope, line_of, text_of
+from holdfast.model.settings import MindSettings as Limits
 from holdfast.model.times import bound, is_id, mint, utc_now
-from holdfast.model.tokens import count_tokens
 from holdfast.storage import values
 from holdfast.storage.log import Logs
 

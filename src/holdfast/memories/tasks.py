@@ -19,8 +19,7 @@ from holdfast.formats import tasks as forms
 from holdfast.formats.tasks import Attempt, Graph, New, Outlook, Standing, Task, Wanted
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_given, close_to
-from holdfast.model.records import check_plain
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Scope, check_plain
 from holdfast.model.times import iso
 from holdfast.storage.log import Logs
 from holdfast.storage.writer import check_op

@@ -25,10 +25,8 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.formats import markdown, pages, sections
 from holdfast.formats.sections import Section
 from holdfast.memories.lint import every_page
-from holdfast.model.kinds import PLAN_STATUS
-from holdfast.model.layout import Place
-from holdfast.model.records import text_of
-from holdfast.model.scopes import Scope
+from holdfast.model.kinds import PLAN_STATUS, Place
+from holdfast.model.records import Scope, text_of
 from holdfast.model.times import from_prefix
 from holdfast.storage.tree import ABSENT, Document
 

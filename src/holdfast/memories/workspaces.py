@@ -25,8 +25,7 @@ from holdfast.formats import markdown
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, LEDGER
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Receipt, Record, lapsed, line_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Draft, Receipt, Record, Scope, lapsed, line_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import bound, today, utc_now
 from holdfast.storage import write_log

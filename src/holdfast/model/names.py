@@ -1,4 +1,4 @@
-"""File and folder names, checks of given text, and numbers in sentences.
+"""File and folder names; checks of given text, and its size in tokens; numbers in sentences.
 
 Holdfast makes every name itself: a readable slug of the title plus eight hex digits of a hash of the whole title.
 Two titles never share a file, however the file system treats case, accents or length.
@@ -16,9 +16,13 @@ from collections.abc import Iterable
 from holdfast.errors import Invalid
 
 _NOT_WORD = re.compile(r"[\W_]+")
-_ORDINARY = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?(?:/(?!$)|$))+\Z")
 _MAX_CHARS, _MAX_BYTES = 48, 120
 _MAX_NAME_BYTES = 255
+WIDE = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""One character of a script in which spaces do not separate words reliably."""
 
 
 def same(text: str) -> str:
@@ -70,6 +74,16 @@ def amount(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def count_tokens(text: str) -> int:
+    """Estimate how many tokens a model reads for this text; every budget uses this.
+
+    Four characters of a Latin script count as one token; a character of a script without spaces counts as one. Compared
+    with common tokenizers, the error is within a third for prose and code.
+    """
+    wide = 0 if text.isascii() else WIDE.subn("", text)[1]
+    return wide + -(-(len(text) - wide) // 4)
+
+
 def check_text(*texts: str) -> None:
     """Refuse text with unpaired surrogates: no UTF-8 file can store it."""
     for text in texts:
@@ -107,8 +121,6 @@ def check_flag(**given: object) -> None:
 @functools.lru_cache(maxsize=4096)
 def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path inside the root, or refuse the path."""
-    if _ORDINARY.match(path) and len(path) < _MAX_NAME_BYTES:
-        return tuple(path.split("/"))  # nearly all paths, at a tenth of the cost
     check_text(path)
     parts = tuple(path.split("/"))
     faults = (

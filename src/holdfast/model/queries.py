@@ -1,24 +1,28 @@
-"""Queries, and how their text is split into words.
+"""Queries: the words of their text, and the times and names that a question contains.
 
 A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x` (for a kind that exists) are filters. No
-other syntax exists, so a query can never be a syntax error.
+other syntax exists, so a query can never be a syntax error. Times and names are recognized in English only.
 """
 
 from __future__ import annotations
 
+import calendar
 import itertools
+import math
 import re
+import time
 import unicodedata
 from collections.abc import Iterator
+from datetime import date, timedelta
 from typing import Literal
 
 import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import check_text
-from holdfast.model.scopes import Scope
-from holdfast.model.tokens import WIDE
+from holdfast.model.names import WIDE, check_text
+from holdfast.model.records import Scope
+from holdfast.model.times import iso, parse_ms
 
 MAX_LIMIT = 1_000
 MAX_WORDS = 64
@@ -172,3 +176,134 @@ def runs(text: str) -> Iterator[tuple[str, ...]]:
     for wide, tokens in itertools.groupby(fold(text), lambda token: bool(WIDE.match(token))):
         run = list(tokens)
         yield from itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True)
+
+
+# Questions
+
+DAY_MS = 86_400_000
+_MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
+_MONTHS |= {name[:3]: number for name, number in _MONTHS.items()} | {"sept": 9}
+_DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
+_NUMBERS = {
+    "a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "couple": 2, "few": 3, "several": 4,
+}  # fmt: skip
+_LENGTHS = {"day": 1.0, "week": 7.0, "weekend": 7.0, "month": 30.4, "year": 365.25}
+_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_NUMBER = rf"\d{{1,3}}|{'|'.join(_NUMBERS)}"
+_YEAR = r"\d{4}(?!-\d)"
+_TIME = re.compile(
+    rf"\b(?P<y1>\d{{4}})-(?P<m1>\d\d)-(?P<d1>\d\d)\b"
+    rf"|\b(?P<m2>{_MONTH})\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? (?P<y2>{_YEAR}))?"
+    rf"|\b(?P<d3>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<m3>{_MONTH})\b\.?(?:,? (?P<y3>{_YEAR}))?"
+    rf"|\b(?P<m4>{_MONTH})\b,?(?: of)?(?: (?P<y4>{_YEAR}))?"
+    rf"|\b(?:in|of|during|since|by|year) (?P<y5>(?=19|20){_YEAR})\b"
+    rf"|\b(?P<ago>{_NUMBER})(?: of)? (?P<ago_unit>day|week|month|year)s? ago\b"
+    rf"|\b(?:last|past|previous)(?: (?P<last>{_NUMBER}))? (?P<last_unit>day|week|month|year|weekend)s?\b"
+    rf"|\bthis (?P<this_unit>week|month|year|weekend)\b"
+    rf"|\b(?:last|on|this) (?P<weekday>{'|'.join(_DAYS)})\b"
+    rf"|\byesterday\b"
+)
+_ALSO_WORDS = frozenset({"may", "mar", "dec", "sep", "jan", "jun", "march"})
+"""Months that are also ordinary words or names: alone they need one of the words below before them."""
+_OF_TIME = re.compile(r"\b(?:in|of|during|since|until|by|last|early|late|mid|to|from|and)[ -]\Z")
+_OWN = re.compile(r"\b(?:i|me|my|mine|myself|we|our|ours)\b", re.IGNORECASE)
+_TO_AGENT = re.compile(
+    r"\byou (?:\w+ly )?(?:\w+ed|told|said|gave|wrote|made|were|had|found|showed)\b|\bdid you\b|\bremind me\b"
+    r"|\bour (?:\w+ )?(?:conversation|chat|discussion|session)\b",
+    re.IGNORECASE,
+)
+_LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")
+_EPOCH = date(1970, 1, 1)
+_LAST_DAY = (date.max - _EPOCH).days
+
+
+class Period(msgspec.Struct, frozen=True):
+    """Days since 1970, from the first to the one after the last; `yearly` when no year was named."""
+
+    first: float
+    end: float
+    yearly: bool = False
+
+    def fits(self, day: float, *, after: float, before: float) -> float:
+        """Return from 0 to 1 how near a day is; `after` and `before` are the days in which the value falls to 1/e."""
+        best = 0.0
+        moved = 365.25 * round((day - self.first) / 365.25) if self.yearly else 0.0
+        for shift in (-365.25, 0.0, 365.25) if self.yearly else (0.0,):
+            first, end = self.first + moved + shift, self.end + moved + shift
+            late, early = max(0.0, day - (end - 1)), max(0.0, first - day)
+            best = max(best, math.exp(-late / (after + (end - first) / 2) - early / before))
+        return best
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A parsed question."""
+
+    day: float
+    """The day of asking."""
+    names: frozenset[str] = frozenset()
+    """Words that may be a person's name, lower case."""
+    capital: frozenset[str] = frozenset()
+    """Capitalized words after the first one, lower case."""
+    periods: tuple[Period, ...] = ()
+    dated: frozenset[str] = frozenset()
+    """The words that name those periods, lower case."""
+    own: bool = False
+    """True when it is about what the asker said, not about an assistant's answer."""
+
+
+def read_question(text: str, asked: str = "") -> Ask:
+    """Parse a question; `asked` is the time of asking, "" is now. Relative times count from that day."""
+    ms = parse_ms(asked) if asked else None
+    day = float((time.time() * 1000 if ms is None else ms) // DAY_MS)
+    words = _LETTERS_AND_DIGITS.findall(text)
+    capital = frozenset(word.casefold() for word in words[1:] if word[0].isupper())
+    names = capital.union(word.lower() for word in words if word.lower() not in QUESTION_WORDS)
+    own = bool(_OWN.search(text)) and not _TO_AGENT.search(text)
+    periods, dated = dict[Period, None](), set[str]()
+    for found in _TIME.finditer(text.lower()):
+        try:
+            period = _period(found, day)
+        except ValueError:  # 31 February
+            period = None
+        if period:
+            periods[period] = None
+            dated.update(_LETTERS_AND_DIGITS.findall(found[0]))
+    return Ask(day, names, capital, tuple(periods)[:MAX_WORDS], frozenset(dated), own)
+
+
+def _period(found: re.Match[str], day: float) -> Period | None:
+    """Return the time that a match of `_TIME` names, None if it is an ordinary word; ValueError for no such day."""
+    named = {name.rstrip("12345"): value for name, value in found.groupdict().items() if value}
+    year, month, number = named.get("y"), named.get("m", ""), named.get("d")
+    if month or year:
+        before = found.string[max(0, found.start() - 10) : found.start()]
+        if month in _ALSO_WORDS and not (year or number or _OF_TIME.search(before)):
+            return None
+        that = max(1, int(year)) if year else (_EPOCH + timedelta(days=min(day, _LAST_DAY))).year
+        which = _MONTHS.get(month) or int(month or 1)
+        first = float((date(that, which, int(number or 1)) - _EPOCH).days)
+        days = 1 if number else calendar.monthrange(that, which)[1] if month else 365 + calendar.isleap(that)
+        return Period(first, first + days, yearly=not year)
+    if unit := named.get("ago_unit"):
+        length = _LENGTHS[unit]
+        middle, half = day - _count(named["ago"]) * length, 0.0 if length == 1 else length / 4
+        return Period(middle - half, middle + half + 1)
+    if unit := named.get("last_unit"):
+        return Period(day - _LENGTHS[unit] * (_count(named["last"]) if "last" in named else 1.5), day + 1)
+    if unit := named.get("this_unit"):
+        return Period(day - _LENGTHS[unit], day + 1)
+    back = (day + 3 - _DAYS[named["weekday"]]) % 7 or 7 if "weekday" in named else 1  # 1: yesterday
+    return Period(day - back, day - back + 1)
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdigit() else _NUMBERS[text]
+
+
+def end_of_day(asked: str) -> str:
+    """Return the last moment of the day of asking, in UTC."""
+    ms = parse_ms(asked)
+    if ms is None:
+        raise Invalid(f"{asked!r} is not a date or time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+    return iso((ms // DAY_MS + 1) * DAY_MS - 1)

@@ -2,7 +2,8 @@
 
 A `Record` is one document, section or line that was read. Its `id` is its identity: the path of a document,
 `path#anchor` of a section, a UUIDv7 for a line. Its `version` is a hash of its own text; an edit names the version it
-was made from. A `Draft` is a record that a caller wants to store.
+was made from. A `Draft` is a record that a caller wants to store. A `Scope` is where a record belongs; it is only an
+address: making one creates nothing. `holdfast.storage.scopes` resolves names that a person typed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,53 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.names import check_text
-from holdfast.model.scopes import Scope
 from holdfast.model.times import today
 
 MAX_DEPTH = 64
 PEOPLE = ("cli",)
 """Writers that are a person; all others are programs."""
 PRIORITIES, USUAL_PRIORITY = range(1, 11), 5
+DEFAULT = "default"
+LEVELS = ("workspace", "domain", "repository")
+
+
+class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Folder names as they are on disk, and the session and run as the caller gave them."""
+
+    workspace: str = ""
+    domain: str = ""
+    repository: str = ""
+    session: str = ""
+    run: str = ""
+
+    @property
+    def path(self) -> str:
+        """`W/D/R`; "" is the whole memory."""
+        return "/".join(filter(None, (self.workspace, self.domain, self.repository)))
+
+    @property
+    def above(self) -> tuple[str, ...]:
+        """The paths of the parent levels, nearest first."""
+        parts = self.path.split("/")
+        return tuple("/".join(parts[:level]) for level in range(len(parts) - 1, 0, -1))
+
+    def at(self, path: str) -> Scope:
+        """Return the scope of another path with the same session and run."""
+        return msgspec.structs.replace(from_path(path), session=self.session, run=self.run)
+
+
+def from_path(path: str) -> Scope:
+    """Parse `W[/D[/R]]` as folder names; folders below the third level belong to the repository."""
+    return Scope(*path.split("/")[:3]) if path else Scope()
+
+
+def split(text: str) -> list[str]:
+    """Split typed text into one to three names, or refuse it."""
+    check_text(text)
+    parts = [part.strip() for part in text.split("/")]
+    if not 1 <= len(parts) <= 3 or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise Invalid(f"{text!r} is not a scope.", "Use workspace, workspace/domain or workspace/domain/repository.")
+    return parts
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -203,8 +244,7 @@ def check_plain(value: object) -> None:
     while waiting:
         item, depth = waiting.pop()
         if isinstance(item, str):
-            if not item.isascii():
-                check_text(item)
+            check_text(item)
         elif isinstance(item, Mapping | list | tuple):
             if depth >= MAX_DEPTH:
                 raise Invalid(f"A field is nested more than {MAX_DEPTH} deep.", "Flatten it.")
@@ -212,8 +252,7 @@ def check_plain(value: object) -> None:
                 for name in item:
                     if not isinstance(name, str):
                         raise Invalid("A mapping in a field has a name that is not text.", "Use text as names.")
-                    if not name.isascii():
-                        check_text(name)
+                    check_text(name)
             parts = item.values() if isinstance(item, Mapping) else item
             waiting += zip(parts, itertools.repeat(depth + 1))
         elif isinstance(item, float):

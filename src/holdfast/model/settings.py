@@ -98,7 +98,7 @@ STEPS: Mapping[str, float] = {
 """The `[search]` settings that are steps of the ranking, with the value that turns each off."""
 
 
-class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: _Size = 300
     """Most lines of all rules together. Every conversation loads all of them."""
     tokens: _Size = 3_000
@@ -123,7 +123,7 @@ class Compartment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The only categories that an entry may have; it must have one of them."""
 
 
-class Compartments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompartmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_chars: _Size = 10_000
     """Most characters in each of the compartments run, session and plan."""
     plan_scope: Literal["run", "session"] = "session"
@@ -133,7 +133,7 @@ class Compartments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `session`), `max_chars`, `entry_chars` and `categories`. For run, session and plan it can set all but `lasts`."""
 
 
-class Mind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MindSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_entries: _Size = 50
     """Entries in working memory; older ones are dropped."""
     window_tokens: _Size = 8_000
@@ -148,7 +148,7 @@ class Alias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only in this channel and its rooms; "" is every channel."""
 
 
-class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_context_messages: _Messages = 80
     """How many recent messages a prompt includes; must be above 0."""
     memory_tokens: _Size = 500
@@ -166,7 +166,7 @@ class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another name of `history_context_messages` in `[chat]`."""
 
 
-class Jobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...] = ()
     """Program and arguments to run for a due job, without a shell; the message is its standard input. If empty, the
     message is added to the chat history. Only this setting and `jobs run --command` can set a command."""
@@ -174,7 +174,7 @@ class Jobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the command may run before it and its child processes are ended."""
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     """Address of an OpenAI-compatible server, like `http://127.0.0.1:8080/v1`. If empty, no model is used."""
     name: str = ""
@@ -227,14 +227,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paths: Paths = Paths()
     limits: Limits = Limits()
     search: Search = Search()
-    hot: Hot = Hot()
+    hot: HotSettings = HotSettings()
     learnings: Learnings = Learnings()
-    compartments: Compartments = Compartments()
-    mind: Mind = Mind()
-    chat: Chat = Chat()
+    compartments: CompartmentSettings = CompartmentSettings()
+    mind: MindSettings = MindSettings()
+    chat: ChatSettings = ChatSettings()
     agents: Agents = Agents()
-    jobs: Jobs = Jobs()
-    model: Model = Model()
+    jobs: JobSettings = JobSettings()
+    model: ModelSettings = ModelSettings()
     secrets: Secrets = Secrets()
     review: Review = Review()
     encryption: Encryption = Encryption()

@@ -6,7 +6,6 @@ time. An id is a UUIDv7, 48 bits of milliseconds and then random bits, so id ord
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
@@ -28,12 +27,7 @@ def now_ms() -> int:
 
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch."""
-    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
-
-
-@functools.lru_cache(maxsize=256)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(ms // 1000))}.{ms % 1000:03d}Z"
 
 
 def utc_now() -> str:
@@ -70,7 +64,7 @@ def parse_ms(value: object, *, utc: bool = False) -> int | None:
 def normal(value: object) -> str:
     """Return a time as UTC text, "" if it is not a time."""
     ms = parse_ms(value)
-    return "" if ms is None else _safe_iso(ms)
+    return "" if ms is None else iso(ms)
 
 
 def bound(text: str, *, end: bool = False) -> str:
@@ -81,12 +75,7 @@ def bound(text: str, *, end: bool = False) -> str:
     if end and len(text) == 10:
         following = datetime.fromisoformat(text) + timedelta(days=1)  # a calendar day has 23 to 25 hours
         ms = int(following.timestamp() * 1000) - 1
-    return _safe_iso(ms)
-
-
-def _safe_iso(ms: int) -> str:
-    text = iso(ms)
-    return text if len(text) == 24 else ""  # a year of five digits would not be in order
+    return iso(ms)
 
 
 def from_prefix(name: str) -> str:

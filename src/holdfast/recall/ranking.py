@@ -20,12 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.model.queries import Query
+from holdfast.model.queries import DAY_MS, Ask, Query, read_question
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.settings import Search
 from holdfast.model.times import parse_ms
-from holdfast.recall import question
-from holdfast.recall.question import DAY_MS, Ask
 from holdfast.storage.results import Candidate, Pool
 
 _K1, _B = 1.2, 0.5
@@ -242,7 +240,7 @@ def rank(pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> tuple[list[
 
 def in_order(pools: Sequence[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
     """Rank all pools of a query together; for the level `sessions`, return only the best record of each session."""
-    ask = question.read(query.text, query.asked)
+    ask = read_question(query.text, query.asked)
     found: list[Ranked] = []
     for pool in pools:
         if pool.candidates:

@@ -14,10 +14,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl, links, markdown, pages, sections, transcripts
-from holdfast.model.kinds import Kind
-from holdfast.model.layout import Place
-from holdfast.model.records import Mark, Problem, Record, text_of, version_of
-from holdfast.model.scopes import Scope, from_path
+from holdfast.model.kinds import Kind, Place
+from holdfast.model.records import Mark, Problem, Record, Scope, from_path, text_of, version_of
 from holdfast.model.times import from_ns, from_prefix, normal
 from holdfast.storage.tree import Document, Line
 

@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.model import names
-from holdfast.model.layout import Layout
-from holdfast.model.scopes import DEFAULT, LEVELS, Scope, from_path, split
+from holdfast.model.kinds import Layout
+from holdfast.model.records import DEFAULT, LEVELS, Scope, from_path, split
 from holdfast.storage.tree import Tree
 
 _MOST = 1 << 20

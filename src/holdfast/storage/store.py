@@ -23,11 +23,9 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout, Place
+from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Receipt, Record, version_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Problem, Receipt, Record, Scope, version_of
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
 from holdfast.recall.answers import Answer, Candidates

@@ -15,12 +15,21 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.model import kinds, names, scopes
-from holdfast.model.kinds import CORRECTABLE, KINDS, LEDGER, Kind
-from holdfast.model.layout import Place
+from holdfast.model import kinds, names
+from holdfast.model.kinds import CORRECTABLE, KINDS, LEDGER, Kind, Place
 from holdfast.model.names import check_text, same_words
-from holdfast.model.records import PEOPLE, Draft, Receipt, Record, check_plain, path_of, text_of, version_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import (
+    DEFAULT,
+    PEOPLE,
+    Draft,
+    Receipt,
+    Record,
+    Scope,
+    check_plain,
+    path_of,
+    text_of,
+    version_of,
+)
 from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
@@ -406,7 +415,7 @@ class Writer:
     def _append_line(self, kind: Kind, draft: Draft, older: Record | None) -> Receipt:
         """Append an entry; one that supersedes another of the same log is appended only if that is still current."""
         where = self.scopes.resolve(draft.scope) if draft.scope else _NOWHERE
-        session = draft.session or where.session or (scopes.DEFAULT if "{session}" in kind.place else "")
+        session = draft.session or where.session or (DEFAULT if "{session}" in kind.place else "")
         path = self.layout.path_for(kind, where, session=session)
         line: dict[str, Any] = {}
         if kind.key:

@@ -30,10 +30,8 @@ from holdfast.memories.knowledge import Knowledge, Skills
 from holdfast.memories.mind import Values, Windows
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
-from holdfast.model.names import close_to, is_text
-from holdfast.model.records import check_plain, line_of
-from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.model.tokens import count_tokens
+from holdfast.model.names import close_to, count_tokens, is_text
+from holdfast.model.records import DEFAULT, Scope, check_plain, line_of
 
 Reply = dict[str, Any]
 UNKNOWN = "unknown"

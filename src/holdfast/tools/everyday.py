@@ -9,8 +9,7 @@ import msgspec
 
 from holdfast.core import Source
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
-from holdfast.formats import invisible
-from holdfast.formats.prompts import QUOTED, one_line
+from holdfast.formats.prompts import QUOTED, invisible_sorts, one_line
 from holdfast.memories import corrections, mind
 from holdfast.memories.knowledge import meta
 from holdfast.memories.workspaces import params_of
@@ -18,8 +17,7 @@ from holdfast.model import kinds as table
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Record, label, line_of, text_of
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Draft, Record, Scope, label, line_of, text_of
 from holdfast.owner import history
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
@@ -244,7 +242,7 @@ def _hit(hit: Hit, source: Source) -> dict[str, Any]:
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
         "label": label(record), "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
         "by": source.by, "channel": source.channel, "trust": source.trust,
-        "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
+        "unseen": invisible_sorts(f"{record.title}\n{record.text}"),
         "size": len(record.text) if hit.snippet != record.text else "",
     }  # fmt: skip
     return {name: value for name, value in shown.items() if value not in ("", [])} | meta(record, shown["id"])

@@ -13,8 +13,7 @@ from holdfast.errors import Invalid
 from holdfast.formats import markdown
 from holdfast.memories.corrections import PENDING, shown_similar, similar
 from holdfast.memories.knowledge import BUDGET, Learned
-from holdfast.model.records import Draft, Receipt
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Draft, Receipt, Scope
 from holdfast.tools.calling import Call, Registry
 
 

@@ -12,17 +12,16 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.formats import invisible, pages, prompts
+from holdfast.formats import pages, prompts
 from holdfast.formats.prompts import Gathered, Piece
 from holdfast.formats.summaries import head
 from holdfast.memories.compartments import Run
 from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import count_tokens
 from holdfast.model.queries import MAX_LIMIT, Query
-from holdfast.model.records import lapsed
-from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.records import DEFAULT, Scope, lapsed
 from holdfast.model.times import age
-from holdfast.model.tokens import count_tokens
 from holdfast.tools.calling import Call, Context, Runner
 from holdfast.tools.workspaces import loadWorkspace
 
@@ -155,7 +154,7 @@ class _Work:
         for hit in fresh[:_HITS]:
             title = prompts.one_line(hit.record.title)
             text = hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
-            unseen = invisible.sorts(f"{hit.record.title}\n{hit.snippet}")
+            unseen = prompts.invisible_sorts(f"{hit.record.title}\n{hit.snippet}")
             beware = f"beware, it has {unseen}" if unseen else ""
             pieces.append(Piece(text, _joined(hit.record.where, hit.age, str(sources[hit.record.id]), beware)))
         return pieces

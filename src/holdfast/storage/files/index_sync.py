@@ -16,8 +16,7 @@ import msgspec
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import KINDS, Layout
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings

@@ -21,8 +21,7 @@ import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, NotFound, OverBudget
 from holdfast.formats import jsonl
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place
+from holdfast.model.kinds import KINDS, Place
 from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.times import is_id, utc_now
 from holdfast.storage import parsing

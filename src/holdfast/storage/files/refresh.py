@@ -20,8 +20,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.formats.encryption import Locked
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout, Place
+from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits

@@ -18,8 +18,7 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
-from holdfast.model.records import HALF, Problem, Record
-from holdfast.model.scopes import from_path
+from holdfast.model.records import HALF, Problem, Record, from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
 from holdfast.storage.files.rows import WORDS, Row, Seen, carray, load, record_in, revive, seen_in, varints

@@ -19,8 +19,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared

@@ -22,8 +22,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place
+from holdfast.model.kinds import KINDS, Place
 from holdfast.storage import parsing
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.refresh import SUFFIXES, Refresher

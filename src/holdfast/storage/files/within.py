@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import Layout
 from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import Document, Line, Snapshot, Stamp

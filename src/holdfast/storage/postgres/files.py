@@ -15,8 +15,7 @@ import psycopg
 
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl
-from holdfast.model.kinds import FOREIGN
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import FOREIGN, Layout
 from holdfast.model.records import version_of
 from holdfast.storage import values
 from holdfast.storage.postgres.connections import Statement

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import Busy, Damaged, Invalid, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model import settings
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import Layout
 from holdfast.model.records import version_of
 from holdfast.model.times import derived_id
 from holdfast.storage.postgres import connections, schema

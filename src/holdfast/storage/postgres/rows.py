@@ -17,8 +17,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.formats import jsonl, links, transcripts
 from holdfast.model import names
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout, Place
+from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal

@@ -27,8 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Record
-from holdfast.model.scopes import from_path
+from holdfast.model.records import Record, from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of

@@ -20,8 +20,7 @@ from psycopg import errors as pg
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
-from holdfast.model.kinds import KINDS, NOT_RECORDS
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import KINDS, NOT_RECORDS, Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
