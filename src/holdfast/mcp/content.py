@@ -8,14 +8,13 @@ and states, `holdfast://workspace/<scope>` and `holdfast://state/<scope>/<name>`
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, unquote
-
-import mcp_types as types
-from mcp.shared.exceptions import MCPError
 
 from holdfast import templates
 from holdfast.errors import NotFound
 from holdfast.formats import markdown, prompts, sections
+from holdfast.mcp.protocol import INVALID_PARAMS, ProtocolError
 from holdfast.memory import Memory
 from holdfast.model import names
 from holdfast.model.queries import Query
@@ -28,10 +27,10 @@ _WORKSPACE_URI = "holdfast://workspace/"
 _STATE_URI = "holdfast://state/"
 _RECORD_URI = "holdfast://record/"
 
-_WORKSPACE = types.PromptArgument(name="workspace", description="the workspace's name", required=False)
+_WORKSPACE = {"name": "workspace", "description": "the workspace's name", "required": False}
 
-PROMPTS = tuple(
-    types.Prompt(name=name, title=title, description=about, arguments=[_WORKSPACE] if takes_workspace else None)
+PROMPTS = [
+    {"name": name, "title": title, "description": about} | ({"arguments": [_WORKSPACE]} if takes_workspace else {})
     for name, title, about, takes_workspace in (
         ("resume", "Resume earlier work", "Load a workspace and its newest state, and go on from there.", True),
         ("save-state", "Save a state", "Save where we are, for a later conversation.", False),
@@ -42,22 +41,22 @@ PROMPTS = tuple(
         ("chat-memory", "Remember across channels",
          "When a chat bot should look up what was said, and what belongs into MEMORY.md.", False),
     )
-)  # fmt: skip
-TEMPLATES = tuple(
-    types.ResourceTemplate(name=name, uri_template=uri, description=about, mime_type=MARKDOWN)
+]  # fmt: skip
+TEMPLATES = [
+    {"name": name, "uriTemplate": uri, "description": about, "mimeType": MARKDOWN}
     for name, uri, about in (
         ("workspace", _WORKSPACE_URI + "{+scope}",
          "The overview of a workspace, workspace/domain or workspace/domain/repository."),
         ("state", _STATE_URI + "{+scope}/{name}", "A save point of a workspace, by its name."),
         ("record", _RECORD_URI + "{+id}", "The whole text of a record, by the id that recall shows."),
     )
-)  # fmt: skip
+]  # fmt: skip
 
 
-def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPromptResult:
-    known = {prompt.name: prompt for prompt in PROMPTS}
+def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> dict[str, Any]:
+    known = {str(prompt["name"]): prompt for prompt in PROMPTS}
     if name not in known:
-        raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
+        raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
     workspace = arguments.get("workspace", "").strip()
     if name == "save-memory":
         text = _command(memory, templates.SAVE_MEMORY)
@@ -77,8 +76,8 @@ def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPro
         if workspace:
             load = f'Call loadWorkspace with the name "{workspace}".'
         text = templates.text(templates.RESUME).strip().format(load=load)
-    message = types.PromptMessage(role="user", content=types.TextContent(text=prompts.disarmed(text)))
-    return types.GetPromptResult(description=known[name].description, messages=[message])
+    message = {"role": "user", "content": {"type": "text", "text": prompts.disarmed(text)}}
+    return {"description": known[name]["description"], "messages": [message]}
 
 
 def _command(memory: Memory, name: str) -> str:
@@ -99,21 +98,17 @@ def _body(data: bytes) -> str:
     return markdown.parse(data).body.strip()
 
 
-def resources(memory: Memory, start: int) -> tuple[list[types.Resource], int | None]:
+def resources(memory: Memory, start: int) -> tuple[list[dict[str, str]], int | None]:
     """Return a page of all resources, workspaces first, and where the next page starts."""
     found = memory.every(Query(kinds=("overview",))) + memory.every(Query(kinds=("state",)))
     page = []
     for record in found[start : start + PAGE]:
         where = "/".join(quote(part, safe="") for part in record.scope.path.split("/"))
         is_state = record.kind == "state"
-        page.append(
-            types.Resource(
-                uri=f"{_STATE_URI}{where}/{quote(record.title, safe='')}" if is_state else _WORKSPACE_URI + where,
-                name=record.title,
-                description=text_of(record.fields.get("description") or record.fields.get("activeTask")) or None,
-                mime_type=MARKDOWN,
-            )
-        )
+        uri = f"{_STATE_URI}{where}/{quote(record.title, safe='')}" if is_state else _WORKSPACE_URI + where
+        about = text_of(record.fields.get("description") or record.fields.get("activeTask"))
+        resource = {"uri": uri, "name": record.title, "mimeType": MARKDOWN, "description": about}
+        page.append(resource if about else {key: value for key, value in resource.items() if key != "description"})
     return page, start + PAGE if start + PAGE < len(found) else None
 
 
