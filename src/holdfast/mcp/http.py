@@ -40,7 +40,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.mcp import health, server
 from holdfast.mcp.auth import Auth, Bearer, Bucket, Limits
 from holdfast.mcp.health import Health, LogForm
-from holdfast.mcp.protocol import INSTRUCTIONS, MAX_MESSAGE, ProtocolError
+from holdfast.mcp.protocol import INSTRUCTIONS, MAX_MESSAGE, ProtocolError, modern
 from holdfast.mcp.server import Caller
 from holdfast.tools.calling import Context
 
@@ -308,7 +308,8 @@ def sdk_server(toolset: str) -> Server[Any]:
             about = request.session.client_params
             client = about.client_info.name if about else ""
             try:
-                return await anyio.to_thread.run_sync(answers.answer, caller, method, request.params or {}, client)
+                found = await anyio.to_thread.run_sync(answers.answer, caller, method, request.params or {}, client)
+                return modern(method, found)  # the SDK removes what older clients do not know
             except ProtocolError as error:
                 raise MCPError(error.code, str(error), None if error.data is UNSET else error.data) from None
 

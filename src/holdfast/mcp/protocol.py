@@ -127,6 +127,11 @@ def converted(params: Params, shape: type[Any]) -> Any:
         raise ProtocolError(INVALID_PARAMS, "Invalid request parameters", "") from None
 
 
+def modern(method: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with the fields that it needs in the newer era."""
+    return {**(_CACHING if method in _CACHEABLE else {}), "resultType": "complete", **found}
+
+
 class Conversation:
     """One connection of a client: its era, and what it has told about itself."""
 
@@ -179,7 +184,7 @@ class Conversation:
         else:
             self._check_method(method)
             found = self._answer(method, params, client)
-        return {**(_CACHING if method in _CACHEABLE else {}), "resultType": "complete", "_meta": _STAMP, **found}
+        return {**modern(method, found), "_meta": _STAMP}
 
     def _check_method(self, method: str) -> None:
         if method not in self._methods:
