@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.mcp import stdio
+from holdfast.mcp import protocol
 from holdfast.model import queries
 
 CORPUS = os.path.join(os.path.dirname(__file__), "corpus")
@@ -84,9 +84,12 @@ def _frames(data: bytes) -> None:
     """Every line of a client is a message or an error reply that can be sent."""
     for line in data.split(b"\n"):
         for whole in (True, False):
-            parsed = stdio.parse(line, whole)
-            message: Any = getattr(parsed, "message", parsed)
-            sent = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8")
+            try:
+                message = protocol.parse(line, whole)
+                conversation = protocol.Conversation(lambda *_: {}, frozenset())
+                sent = protocol.result(message.id, conversation.reply(str(message.method), message.params or {}))
+            except protocol.ProtocolError as error:
+                sent = protocol.refusal(protocol.likely_id(line), error)
             assert json.loads(sent)["jsonrpc"] == "2.0"
 
 
@@ -127,7 +130,7 @@ def main() -> None:
 
     atheris: Any = importlib.import_module("atheris")
     target = TARGETS[sys.argv.pop(1)]
-    for module in (jsonl, markdown, sections, stdio, queries):
+    for module in (jsonl, markdown, sections, protocol, queries):
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__ and hasattr(value, "__code__"):
                 setattr(module, name, atheris.instrument_func(value))

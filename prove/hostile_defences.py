@@ -85,12 +85,11 @@ def _bare_words() -> None:
 
 @_defence("lines", "a line that is no message costs an error, not the server", "frames")
 def _strict_lines() -> None:
-    import mcp_types as types
-    from mcp.shared.message import SessionMessage
+    import msgspec
 
-    from holdfast.mcp import stdio
+    from holdfast.mcp import protocol
 
-    stdio.parse = lambda line, whole: SessionMessage(types.jsonrpc_message_adapter.validate_json(line))  # noqa: ARG005
+    protocol.parse = lambda line, whole=True: msgspec.json.decode(line, type=protocol.Message)  # noqa: ARG005
 
 
 @_defence("line limit", "a line of any length is never kept whole", "frames")
@@ -130,9 +129,9 @@ def _all_may_write() -> None:
 
 @_defence("body limit", "a body that is too large is refused before it is kept", "http")
 def _any_body() -> None:
-    from holdfast.mcp import http, server
+    from holdfast.mcp import http
 
-    server.MAX_MESSAGE = 1 << 40
+    vars(http)["MAX_MESSAGE"] = 1 << 40
     http._LONGEST_LENGTH = 10_000
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import holdfast
 from holdfast.mcp.auth import Limits
-from holdfast.mcp.server import MAX_MESSAGE
+from holdfast.mcp.protocol import MAX_MESSAGE
 from holdfast.roots import make_root
 from holdfast.tools import toolsets
 from prove import serving

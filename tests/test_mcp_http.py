@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.mcp.auth import issue, token_for
-from holdfast.mcp.server import MAX_MESSAGE
+from holdfast.mcp.protocol import MAX_MESSAGE
 from holdfast.model import grants
 from holdfast.roots import is_address
 from holdfast.storage.postgres import connections

@@ -38,7 +38,7 @@ def test_other_bytes_and_missing_hashes_are_named() -> None:
 
 
 def test_the_bill_of_materials_names_what_is_installed() -> None:
-    command = [sys.executable, "-m", "tools.supply", "sbom", "postgres"]
+    command = [sys.executable, "-m", "tools.supply", "sbom", "http", "postgres"]
     found = json.loads(subprocess.run(command, cwd=supply.ROOT, check=True, capture_output=True).stdout)
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
     listed = {one["name"]: one for one in found["components"]}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Command, Commands, command, find_root, open_root
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 from holdfast.mcp.auth import for_tenant, issue, open_grants
 from holdfast.model.grants import Grant, by_name
 from holdfast.roots import folder_of, is_address
@@ -41,9 +42,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
     location = find_root()
     defaults = Context(workspaceId=workspace, sessionId=session)
     if http:
-        from holdfast.mcp.http import main as serve_http
-
-        serve_http(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
+        _http_server()(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
     else:
         from holdfast.mcp.stdio import main as serve_stdio
 
@@ -61,11 +60,20 @@ def serve(store: str, workspace: str, session: str, **given: Any) -> None:
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
-    from holdfast.mcp.http import main
-
     location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)
-    main(location, defaults=defaults, owner_tokens=not is_address(location), **given)
+    _http_server()(location, defaults=defaults, owner_tokens=not is_address(location), **given)
+
+
+def _http_server() -> Callable[..., None]:
+    try:
+        from holdfast.mcp.http import main
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"The HTTP server needs the package {error.name}, which is not installed.",
+            "Run: pip install 'holdfast[http]'",
+        ) from None
+    return main
 
 
 def _store_of(store: str) -> str:

@@ -24,31 +24,27 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.memories.workspaces import Workspaces
+from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory, set_context
 from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model import grants
 from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
 from holdfast.roots import Tenants, driver, is_address, open_folder
 from holdfast.storage.log import attempts
-from holdfast.tools.calling import Connection, Context
+from holdfast.tools.calling import Context
 
 if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+
     from holdfast.mcp.health import Health
     from holdfast.storage.postgres.database import PgGrants
 
-WRITER = "mcp"
-"""The writer of everything that is written through a server."""
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
 MOST_OPEN = 32
@@ -85,34 +81,6 @@ class Recent(Generic[Kept]):
     def remove(self, key: Hashable) -> None:
         with self._lock:
             self._known.pop(key, None)
-
-
-# callers
-
-
-class Caller(msgspec.Struct, frozen=True):
-    """The sender of a request and its rights. `use` gives the memory that it may see, and keeps it open meanwhile."""
-
-    use: Callable[[], AbstractContextManager[Memory]]
-    start: Callable[[], None]
-    """Opens that memory in the background."""
-    reads_only: bool = False
-    bound: bool = False
-    """The caller sees one scope only."""
-    tenant: str = ""
-    token: str = ""
-    """The name of the token; "" for the owner's own."""
-    request: str = ""
-    run: str = ""
-    """The run of calls that name none."""
-    connection: Callable[[str], Connection] = lambda _session: Connection(lasts=False)
-    """Returns the connection of a call with this `sessionId`."""
-    on_failure: Callable[[str, str, float], None] | None = None
-    """Called with the tool, the class of the error and the seconds when a tool call did not reach a memory."""
-
-
-CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""The caller that this thread works for."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -183,17 +151,20 @@ class Auth:
         self._issued: Recent[Bearer] = Recent()
         self._strangers: Recent[Bucket] = Recent()
         """By address."""
-        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
+        self._lookups: CapacityLimiter | None = None
 
     async def admit(self, authorization: str, address: str, *, foreign: bool) -> Bearer | None:
         """Return the bearer of the token of a request, None if it has no valid one; Refused if it comes too fast.
 
         A request of a foreign web page or host is counted too, but the store is not asked for it.
         """
+        import anyio.to_thread  # part of the extra `http`, which the commands for tokens do not need
+
         scheme, _, given = authorization.partition(" ")
         sent = given.strip().encode() if scheme.lower() == "bearer" else b""
         bearer = self.known(sent)
         if not foreign and sent and (bearer is None or not bearer.is_fresh):
+            self._lookups = self._lookups or anyio.CapacityLimiter(_LOOKUPS)
             limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
             try:
                 bearer = await anyio.to_thread.run_sync(self.look_up, sent, limiter=limiter)
@@ -294,48 +265,6 @@ class Auth:
 
 
 # memories
-
-
-class LazyMemory:
-    """A memory that is opened at first use, so that a server can list its tools before it reads any file.
-
-    A failed attempt is repeated by the next call: a root that was missing is found without a restart.
-    """
-
-    def __init__(self, opener: Callable[[], Memory]) -> None:
-        self._opener = opener
-        self._lock = threading.Lock()
-        self.opened: Memory | None = None
-
-    def get(self) -> Memory:
-        """Return the memory; the first caller opens it while the others wait."""
-        with self._lock:
-            if self.opened is None:
-                self.opened = self._opener()
-            return self.opened
-
-    def start(self) -> None:
-        """Open it in the background; the first call that needs it reports what goes wrong."""
-
-        def attempt() -> None:
-            with contextlib.suppress(HoldfastError):
-                self.get()
-
-        if self.opened is None:
-            threading.Thread(target=attempt, name="holdfast-open", daemon=True).start()
-
-    def close(self) -> None:
-        with self._lock:
-            if self.opened is not None:
-                self.opened.close()
-                self.opened = None
-
-
-def set_context(memory: Memory, start: Context, folder: str) -> None:
-    """Set what calls lack: the start options, then the workspace of the folder in which the server was started."""
-    if folder and not start.workspaceId:
-        start = start.over(Context(workspaceId=Workspaces(memory).around(folder)))
-    memory.context = start
 
 
 class Key(msgspec.Struct, frozen=True):

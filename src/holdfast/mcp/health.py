@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
-from holdfast.mcp.auth import CALLER
+from holdfast.mcp.server import CALLER
 from holdfast.model.times import utc_now
 from holdfast.storage.tree import RootGone
 

@@ -28,15 +28,22 @@ import msgspec
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from holdfast import __version__
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.mcp import health, server
-from holdfast.mcp.auth import Auth, Bearer, Caller, Limits, Recent, Refused, token_for
+from holdfast.mcp.auth import Auth, Bearer, Limits, Recent, Refused, token_for
 from holdfast.mcp.health import Health, Log, LogForm
+from holdfast.mcp.protocol import INSTRUCTIONS, MAX_MESSAGE, ProtocolError, modern
+from holdfast.mcp.server import Caller
 from holdfast.tools.calling import Connection, Context
 
 HOST = "127.0.0.1"
@@ -162,10 +169,10 @@ class Guard:
             allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
         )
         self._security = TransportSecurityMiddleware(security)
-        self._app = server.build(_caller_of, options.toolset).streamable_http_app(
+        self._app = sdk_server(options.toolset).streamable_http_app(
             streamable_http_path=PATH,
             json_response=True,
-            max_request_body_size=server.MAX_MESSAGE,
+            max_request_body_size=MAX_MESSAGE,
             transport_security=security,
             host=options.host,
         )
@@ -208,7 +215,7 @@ class Guard:
             await bearer(scope, receive, send)
             return
         declared = request.headers.get("content-length", "0")
-        too_large = len(declared) > _LONGEST_LENGTH or int(declared) > server.MAX_MESSAGE
+        too_large = len(declared) > _LONGEST_LENGTH or int(declared) > MAX_MESSAGE
         body = await _read_body(receive, self.options.limits.body_seconds)
         if too_large or isinstance(body, int):
             status = body if isinstance(body, int) and not too_large else 413
@@ -276,14 +283,14 @@ async def _read_body(receive: Receive, seconds: float) -> list[Message] | int:
     size, more = 0, True
     try:
         with anyio.fail_after(seconds):
-            while more and size <= _DRAINED * server.MAX_MESSAGE:
+            while more and size <= _DRAINED * MAX_MESSAGE:
                 message = await receive()
                 size += len(message.get("body", b""))
                 more = message.get("more_body", False)
-                messages.append(message) if size <= server.MAX_MESSAGE else messages.clear()
+                messages.append(message) if size <= MAX_MESSAGE else messages.clear()
     except TimeoutError:
         return 408
-    return 413 if size > server.MAX_MESSAGE else messages
+    return 413 if size > MAX_MESSAGE else messages
 
 
 def _ending_run(caller: Caller, send: Send) -> Send:
@@ -301,8 +308,38 @@ def _ending_run(caller: Caller, send: Send) -> Send:
     return answer
 
 
-def _caller_of(request: server.Request) -> Caller:
-    caller = request.request.scope.get(_CALLER) if request.request else None
-    if not isinstance(caller, Caller):
-        raise Unavailable("The request did not pass the guard.", "Please report this.")
-    return caller
+def sdk_server(toolset: str) -> Server[Any]:
+    """Return a server of the official SDK that gives our answers."""
+    answers = server.Answers(toolset)
+
+    def handler(method: str) -> Any:
+        async def handle(request: ServerRequestContext[Any, Any], _params: Any) -> dict[str, Any]:
+            caller: Caller = request.request.scope[_CALLER]  # type: ignore[union-attr]  # the guard has set it
+            about = request.session.client_params
+            client = about.client_info.name if about else ""
+            try:
+                found = await anyio.to_thread.run_sync(answers.answer, caller, method, request.params or {}, client)
+                return modern(method, found)  # the SDK removes what older clients do not know
+            except ProtocolError as error:
+                raise MCPError(error.code, str(error), None if error.data is UNSET else error.data) from None
+
+        return handle
+
+    def schema(name: str) -> dict[str, Any] | None:
+        tool = answers.offered.get(name)
+        return tool["inputSchema"] if tool else None
+
+    return Server(
+        "holdfast",
+        version=__version__,
+        title="Holdfast",
+        instructions=INSTRUCTIONS,
+        get_tool_input_schema=schema,
+        on_list_tools=handler("tools/list"),
+        on_call_tool=handler("tools/call"),
+        on_list_prompts=handler("prompts/list"),
+        on_get_prompt=handler("prompts/get"),
+        on_list_resources=handler("resources/list"),
+        on_list_resource_templates=handler("resources/templates/list"),
+        on_read_resource=handler("resources/read"),
+    )

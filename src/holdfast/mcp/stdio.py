@@ -1,46 +1,34 @@
 """MCP over standard input and output, one message per line, for the program that started this process.
 
-The SDK's own transport ends with a traceback when the client stops reading, waits for more input after that, and
-buffers lines of any length; this one does not. A bad line gets an error reply. Standard output is for the protocol
-alone: everything else that is printed goes to standard error. When input ends, pending requests are still answered.
+A thread reads, a few others work on requests. Standard output is for the protocol alone: everything else that is
+printed goes to standard error. A bad line gets an error reply. When the input ends, pending requests are still
+answered. When the client no longer reads, nothing more is taken from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import contextvars
+import functools
 import os
-import re
+import queue
 import secrets
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
-import anyio.from_thread
-import anyio.lowlevel
-import anyio.to_thread
-import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.server.lowlevel import Server
-from mcp.shared.message import SessionMessage
-
-from holdfast.mcp.auth import WRITER, Caller, LazyMemory, set_context
-from holdfast.mcp.server import MAX_MESSAGE, build
+from holdfast.mcp import protocol
+from holdfast.mcp.protocol import MAX_MESSAGE, Conversation, Message, ProtocolError
+from holdfast.mcp.server import WRITER, Answers, Caller, LazyMemory, set_context
 from holdfast.memory import Memory, open_memory
 from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Connection, Context
 
 _CHUNK = 1 << 16
-_ENDS = 512
-_READ_AHEAD = 16
+_MOST_PENDING = 64
+_MOST_THREADS = 16
 _DRAIN_SECONDS = 30.0
-_ID = r'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*'
-_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
-_LAST = re.compile(rb",\s*" + _ID.encode() + rb"\}\s*$")
-
-_Parsed = SessionMessage | types.JSONRPCError
-"""A message for the server, or the error reply to a line that is not a message."""
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None) -> None:
@@ -54,87 +42,110 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
 
     memory, connection = LazyMemory(opener), Connection()
     caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start, connection=lambda _session: connection)
+    answers = Answers(toolset)
+    conversation = Conversation(functools.partial(answers.answer, caller), answers.methods)
     try:
-        server = build(lambda _request: caller, toolset)
         with _pipes() as (source, sink), contextlib.suppress(KeyboardInterrupt):
-            anyio.run(_Connection(server, source, sink).run)
+            Pipe(conversation, source, sink).run()
     finally:
         memory.close()
 
 
-class _Connection:
-    """Passes messages between two pipes and a server."""
+class _Request:
+    def __init__(self, identifier: int | str, method: str, params: dict[str, Any]) -> None:
+        self.id = identifier
+        self.method = method
+        self.params = params
+        self.wanted = True
+        """Whether the client still waits for an answer."""
 
-    def __init__(self, server: Server[Any], source: int, sink: int) -> None:
-        self._server = server
+
+class Pipe:
+    """Passes messages between two pipes and a conversation."""
+
+    def __init__(self, conversation: Conversation, source: int, sink: int) -> None:
+        self._conversation = conversation
         self._source = source
         self._sink = sink
-        self._pending: set[types.RequestId | None] = set()
-        self._answered = anyio.Event()
+        self._ended = threading.Event()
+        """The input has ended, or the client has closed the output."""
+        self._settled = threading.Condition()
+        self._pending: set[_Request] = set()
+        self._writing = threading.Lock()
+        self._work: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._free = threading.Semaphore(0)
+        self._threads = 0
 
-    async def run(self) -> None:
-        self._to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
-        to_client, from_server = anyio.create_memory_object_stream[SessionMessage]()
-        self._refusals = to_client.clone()
-        inbox, parsed = anyio.create_memory_object_stream[_Parsed](math.inf)
-        room = threading.Semaphore(_READ_AHEAD)
-        reader = threading.Thread(
-            target=self._read, args=(inbox, room, anyio.lowlevel.current_token()), name="holdfast-stdin", daemon=True
-        )
-        with self._refusals, inbox:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._write, from_server, group.cancel_scope)
-                group.start_soon(self._deliver, parsed, room)
-                reader.start()
-                await self._server.run(from_client, to_client, self._server.create_initialization_options())
-                self._refusals.close()
+    def run(self) -> None:
+        threading.Thread(target=self._read, name="holdfast-stdin", daemon=True).start()
+        self._ended.wait()
+        with self._settled:
+            self._settled.wait_for(lambda: not self._pending, _DRAIN_SECONDS)
 
-    def _read(
-        self, inbox: MemoryObjectSendStream[_Parsed], room: threading.Semaphore, token: anyio.lowlevel.EventLoopToken
-    ) -> None:
-        """Parse lines, a few ahead, in a daemon thread: the process can end while it waits for input."""
-        with contextlib.suppress(RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            for line, whole in lines(self._source):
-                room.acquire()
-                anyio.from_thread.run_sync(inbox.send_nowait, parse(line, whole), token=token)
-            anyio.from_thread.run_sync(inbox.close, token=token)
+    def _read(self) -> None:
+        """Read messages; a daemon thread, so the process can end while it waits for input."""
+        for line, whole in lines(self._source):
+            try:
+                self._take(protocol.parse(line, whole))
+            except ProtocolError as error:
+                self._write(protocol.refusal(protocol.likely_id(line), error))
+            if self._ended.is_set():
+                return
+        self._ended.set()
 
-    async def _deliver(self, parsed: MemoryObjectReceiveStream[_Parsed], room: threading.Semaphore) -> None:
-        """Pass messages to the server; at the end of input, wait for the answers to pending requests."""
-        async with self._to_server, parsed:
-            async for item in parsed:
-                if isinstance(item, types.JSONRPCError):
-                    await self._refusals.send(SessionMessage(item))
-                else:
-                    message = item.message
-                    if isinstance(message, types.JSONRPCRequest):
-                        self._pending.add(message.id)
-                    elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-                        self._settle((message.params or {}).get("requestId"))  # a cancelled request gets no answer
-                    await self._to_server.send(item)
-                room.release()
-            with anyio.move_on_after(_DRAIN_SECONDS):
-                while self._pending:
-                    self._answered = anyio.Event()
-                    await self._answered.wait()
+    def _take(self, message: Message) -> None:
+        method, identifier = message.method, message.id
+        if not isinstance(method, str):
+            return
+        if not isinstance(identifier, int | str) or isinstance(identifier, bool):
+            if method == "notifications/cancelled":
+                self._cancel((message.params or {}).get("requestId"))
+            return
+        request = _Request(identifier, method, message.params or {})
+        with self._settled:
+            self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
+            self._pending.add(request)
+        if method == "initialize":  # the next request depends on it
+            self._answer(request)
+        else:
+            self._work.put(request)
+            if not self._free.acquire(blocking=False) and self._threads < _MOST_THREADS:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="holdfast-call", daemon=True).start()
 
-    def _settle(self, request: Any) -> None:
-        if isinstance(request, str | int):
+    def _serve(self) -> None:
+        while True:
+            contextvars.copy_context().run(self._answer, self._work.get())
+            self._free.release()
+
+    def _answer(self, request: _Request) -> None:
+        identifier = request.id
+        try:
+            answer = protocol.result(identifier, self._conversation.reply(request.method, request.params))
+        except ProtocolError as error:
+            answer = protocol.refusal(identifier, error)
+        except Exception:
+            traceback.print_exc()
+            answer = protocol.refusal(identifier, ProtocolError(protocol.INTERNAL_ERROR, "Internal server error"))
+        if request.wanted:
+            self._write(answer)
+        with self._settled:
             self._pending.discard(request)
-            self._answered.set()
+            self._settled.notify_all()
 
-    async def _write(self, answers: MemoryObjectReceiveStream[SessionMessage], scope: anyio.CancelScope) -> None:
-        async with answers:
-            async for answer in answers:
-                message = answer.message
-                frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8") + b"\n"
-                try:
-                    await anyio.to_thread.run_sync(write_all, self._sink, frame)
-                except OSError:
-                    scope.cancel()  # the client has closed the pipe
-                    return
-                if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                    self._settle(message.id)
+    def _cancel(self, identifier: Any) -> None:
+        """Send no answer to a request. The work on it is not interrupted: a write is done or it is not."""
+        with self._settled:
+            for request in self._pending:
+                request.wanted = request.wanted and request.id != identifier
+
+    def _write(self, answer: bytes) -> None:
+        with self._writing, contextlib.suppress(OSError):
+            write_all(self._sink, answer + b"\n")
+            return
+        self._ended.set()  # the client has closed the pipe
+        with self._settled:
+            self._settled.notify_all()
 
 
 def lines(source: int) -> Iterator[tuple[bytes, bool]]:
@@ -156,27 +167,9 @@ def lines(source: int) -> Iterator[tuple[bytes, bool]]:
         line += rest
         whole = whole and len(line) <= MAX_MESSAGE
         if not whole:
-            del line[_ENDS:-_ENDS]
+            del line[protocol.ENDS : -protocol.ENDS]
     if line.strip():
         yield bytes(line), whole
-
-
-def parse(line: bytes, whole: bool) -> _Parsed:
-    """Return the message of a line, or the error reply to it."""
-    if not whole:
-        return _refusal(line, types.INVALID_REQUEST, f"The message is larger than {MAX_MESSAGE >> 20} MiB")
-    try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except (ValueError, RecursionError):
-        return _refusal(line, types.PARSE_ERROR, "The line is not a JSON-RPC message")
-
-
-def _refusal(line: bytes, code: int, text: str) -> types.JSONRPCError:
-    """Return the error reply to a line, with the id it most likely has: clients put the id first or last."""
-    found = _FIRST.match(line[:_ENDS]) or _LAST.search(line[-_ENDS:])
-    given = found.group(1).decode("utf-8", "replace") if found else ""
-    request = (given.strip('"') if given.startswith('"') else int(given)) if given else None
-    return types.JSONRPCError(jsonrpc="2.0", id=request, error=types.ErrorData(code=code, message=text))
 
 
 @contextlib.contextmanager
