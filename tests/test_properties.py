@@ -68,7 +68,8 @@ def assert_like_rebuilt(memory: Memory, root: Path, scratch: Path, *, damaged: b
     live, live_answers = listing(memory), answers(memory)
     report = memory.verify()
     assert report.differences == []
-    assert damaged or report.damage == []
+    removed = "in this log before and missing now"  # a history may delete and edit lines by hand, which is reported
+    assert damaged or [problem for problem in report.damage if removed not in problem.what] == []
     target = scratch / f"copy-{random.randrange(2**60):x}"
     with holdfast.open(databaseroot.copy(root, target)) as fresh:
         if memory.in_files:

@@ -179,7 +179,7 @@ class Refresher:
             with index.writing() as db:
                 stamp = self.tree.stat(path) or stamp  # another process may have indexed newer entries meanwhile
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
-                unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
+                unsynced = place.kind.foreign or place.kind.name in ("trace", "write")  # these may lose entries
                 before = set[str]() if unsynced else index.ids(path)
                 rows.add(db, path, fresh, Facts(), replace=True)
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
