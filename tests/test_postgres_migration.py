@@ -445,7 +445,10 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(folder: str) -> None:
                     running.start()
                 _, told = process.communicate(timeout=300)
             if process.returncode:
-                again = ("What was copied stays; run this again to go on.", "Check host and port, and that the server runs.")
+                again = (
+                    "What was copied stays; run this again to go on.",
+                    "Check host and port, and that the server runs.",
+                )
                 assert json.loads(told)["error"].endswith(again)
         assert killed >= 2
         migrate(old.address) if old.version() == schema.VERSION else migrate(old.address, "--yes")
