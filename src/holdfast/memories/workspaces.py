@@ -215,9 +215,11 @@ class States:
         draft = Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
         try:
             path = self._named(scope, name)
-            if not self._memory.store.knows_op(op_id) and not self._memory.store.exists(path) and self._versions(path):
+            store = self._memory.store
+            if not store.knows_op(op_id) and not store.exists(path) and self._versions(path):
                 writes = write_log.about(self._memory.tree, self._memory.layout.memory, path)
-                if any("intent" not in one for one in writes):  # one that was only announced was never written
+                written = any("intent" not in one for one in writes)  # one that was only announced was never written
+                if written and not store.exists(path):  # it may have been written just now, by the same op_id
                     raise AlreadyExists(f"{path} was removed.")
             return self._memory.keep(draft)
         except AlreadyExists:
