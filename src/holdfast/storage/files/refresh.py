@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailable
+from holdfast.errors import Busy, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.formats.encryption import Locked
 from holdfast.model.kinds import KINDS, Layout, Place
@@ -346,10 +346,10 @@ def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
 
 
 def _is_gone(tree: FileTree, path: str) -> bool:
-    """Was a file removed? One that cannot be reached was not."""
+    """Was a file removed? One that cannot be reached, or that a link has replaced, was not."""
     try:
         return tree.stat(path) is None
-    except Unavailable:
+    except (Unavailable, Invalid):
         return False
 
 
