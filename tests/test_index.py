@@ -468,6 +468,12 @@ def test_since_and_until_include_their_ends(memory: Memory) -> None:
             memory.find("marble", **wrong)
 
 
+def test_thousands_of_filters_in_a_query_are_no_error(memory: Memory) -> None:
+    memory.put("note", "x", title="a", tags=("blue",))
+    assert len(memory.find("tag:blue " * 5_000)) == 1
+    assert len(memory.find(" ".join(f"tag:t{number}" for number in range(5_000)))) == 0
+
+
 def test_limit_and_budget_cut_the_answer_and_say_so(memory: Memory) -> None:
     for number in range(10):
         memory.put("note", "marble " + "filler " * 30, title=f"T{number}")

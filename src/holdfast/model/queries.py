@@ -123,7 +123,8 @@ def parse(text: str) -> Terms:
             words |= dict.fromkeys(runs(plain))
     subject = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
     chosen = subject or ([] if phrases else list(words))
-    return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
+    tags, kinds = (tuple(dict.fromkeys(filters[name]))[:MAX_WORDS] for name in ("tag", "kind"))
+    return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tags, kinds)
 
 
 def both(asked: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...] | None:
