@@ -87,7 +87,8 @@ def _frames(data: bytes) -> None:
             try:
                 message = protocol.parse(line, whole)
                 conversation = protocol.Conversation(lambda *_: {}, frozenset())
-                sent = protocol.result(message.id, conversation.reply(str(message.method), message.params or {}))
+                identifier = message.id if isinstance(message.id, int | str) else None
+                sent = protocol.result(identifier, conversation.reply(str(message.method), message.params or {}))
             except protocol.ProtocolError as error:
                 sent = protocol.refusal(protocol.likely_id(line), error)
             assert json.loads(sent)["jsonrpc"] == "2.0"
