@@ -446,6 +446,16 @@ def test_codex_has_the_same_hooks_and_says_that_they_need_approval(home: Home) -
     assert not home.file("codex").exists()
 
 
+def test_hooks_that_cannot_be_read_are_named_by_uninstall_and_stay(home: Home) -> None:
+    home.do("install", "codex", "--hook")
+    path = home.path / ".codex/hooks.json"
+    path.write_text(broken := path.read_text()[:-4])
+    done = home.run("uninstall", "codex", "--yes")
+    assert done.returncode != 0
+    assert "hooks.json" in done.stderr + done.stdout
+    assert path.read_text() == broken
+
+
 HOOK_TEXTS = [
     "",
     "{}",

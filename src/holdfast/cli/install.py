@@ -80,7 +80,7 @@ def uninstall(client: str, **given: bool) -> None:
     known = CLIENTS[client]
     done = {"client": client} | _remove(Server(known), known.location(project=given["project"]), ask=not given["yes"])
     path = known.hooks_location(project=given["project"]) if known.hooks else ""
-    if path and _has(Hooks(), path):
+    if path and _has(Hooks(), path) is not False and clients.NAME in (clients.read_file(path) or ""):
         done["hook"] = _remove(Hooks(), path, ask=not given["yes"])
     _report(known, done)
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
@@ -28,6 +28,8 @@ from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Receipt, Record, Scope, check_plain
 from holdfast.model.times import derived_id, is_id, iso, mint, normal, now_ms, parse_ms
 
+_MOST_IMPORTED = 100_000_000
+"""How many characters one import may add: they are sorted in memory."""
 MOST = 50
 """Matches that one search returns."""
 _KIND = KINDS["message"]
@@ -123,12 +125,16 @@ class Chat:
         for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
             known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
         fresh: dict[str, dict[str, Any]] = {}
+        size = 0
         for line in itertools.chain.from_iterable(_imported_lines(file, channel, longest, report) for file in files):
             report.turns += 1
             if line["id"] in known or line["origin"] in known:
                 continue
             known |= {line["id"], line["origin"]}
             fresh[line["id"]] = line
+            size += len(line["content"])
+            if size > _MOST_IMPORTED:
+                raise OverBudget(f"More than {_MOST_IMPORTED:,} characters are new.", "Import fewer files at a time.")
         report.added = len(fresh)
         if fresh and not dry:
             ids = sorted(fresh)
