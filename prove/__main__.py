@@ -35,7 +35,17 @@ def main() -> None:
     if given.soak:
         sys.exit(1 if soak(Run(given.quick, given.seed), given.soak) else 0)
     print(f"seed {given.seed}\n{_line('fault', 'injected', 'acknowledged', 'lost')}", flush=True)
-    lost = sum(_campaign(name, Run(given.quick, given.seed)) for name in given.only or CAMPAIGNS)
+    end, lost, seed = time.monotonic() + given.minutes * 60, 0, given.seed
+    sums: dict[str, Row] = {}
+    while True:
+        lost += sum(_campaign(name, Run(given.quick, seed), sums) for name in given.only or CAMPAIGNS)
+        if time.monotonic() >= end:
+            break
+        seed += 1
+    if seed > given.seed:
+        print(f"\nsums of seeds {given.seed} to {seed}")
+        for row in sums.values():
+            print(_line(row.fault, row.injected, row.acknowledged, row.skipped or row.lost))
     print("\nNothing was lost." if not lost else f"\nLOST: {lost}. The folders are kept in .prove/.")
     sys.exit(1 if lost else 0)
 
@@ -45,6 +55,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=CAMPAIGNS, help="run this campaign; may be repeated")
     parser.add_argument("--quick", action="store_true", help="few faults of each, as the tests do")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="repeat with the next seeds for so long; print the sums"
+    )
     parser.add_argument("--without", choices=sorted(DEFENCES), help="take this defence out: something should be lost")
     parser.add_argument("--defences", action="store_true", help="take each defence out in turn, and see who notices")
     parser.add_argument("--soak", type=float, nargs="?", const=30.0, metavar="MINUTES", help="a mixed load; 30 minutes")
@@ -56,13 +69,17 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _campaign(name: str, run: Run) -> int:
+def _campaign(name: str, run: Run, sums: dict[str, Row]) -> int:
     begin, lost = time.monotonic(), 0
     for row in _rows(name, run):
         print(_line(row.fault, row.injected, row.acknowledged, row.skipped or row.lost), flush=True)
         for problem in row.problems[:5]:
             print(f"    {problem}", flush=True)
         lost += _count(row)
+        total = sums.setdefault(row.fault, Row(row.fault, 0, 0, 0, skipped=row.skipped))
+        total.injected += row.injected
+        total.acknowledged += row.acknowledged
+        total.lost += _count(row)
         if lost and os.environ.get(WITHOUT):
             break  # it was noticed, which is all that was asked
     print(f"    {name}: {time.monotonic() - begin:.0f} s", file=sys.stderr)

@@ -3,6 +3,7 @@
 The load works on a fixed set of notes and facts: it edits, learns, recalls and lists. Each call leaves a trace, which is
 a record, so the index is compared with the files. A least-squares line through the samples, after a warm-up, gives the
 slope; it is too steep if it adds more than a quarter of the mean over the whole run and is clearly not chance.
+The latency depends on what else the machine does; the CPU time per call of the server hardly does.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Series:
 _SERIES = (
     Series("resident memory", "MiB", 8),
     Series("open descriptors", "", 4),
+    Series("CPU per call", "ms", 1),
     Series("p50 latency", "ms", 5),
     Series("p95 latency", "ms", 20),
     Series("index / files", "", 0.2),
@@ -79,7 +81,7 @@ def soak(run: Run, minutes: float, say: Callable[[str], None] = print) -> int:
     return steep + len(wrong)
 
 
-Sample = tuple[float, float, float, float, float, float]
+Sample = tuple[float, float, float, float, float, float, float]
 """Minutes since the start, and the values of the series."""
 
 
@@ -89,7 +91,7 @@ def _samples(
     begin = time.monotonic()
     number, found = 0, list[Sample]()
     while time.monotonic() - begin < seconds[0]:
-        end, took = time.monotonic() + seconds[1], list[float]()
+        end, took, cpu = time.monotonic() + seconds[1], list[float](), _cpu(server.process.pid)
         while time.monotonic() < end:
             number += 1
             tool, given = _next(number, notes)
@@ -100,7 +102,8 @@ def _samples(
         took.sort()
         found.append((
             (time.monotonic() - begin) / 60, _resident(server.process.pid),
-            float(len(os.listdir(f"/proc/{server.process.pid}/fd"))), took[len(took) // 2], took[len(took) * 95 // 100],
+            float(len(os.listdir(f"/proc/{server.process.pid}/fd"))),
+            (_cpu(server.process.pid) - cpu) / len(took), took[len(took) // 2], took[len(took) * 95 // 100],
             _size(os.path.join(root, ".holdfast")) / _size(os.path.join(root, "user"), os.path.join(root, "resources")),
         ))  # fmt: skip
     return found[int(len(found) * _WARM_UP) :]
@@ -130,6 +133,13 @@ def _ask(server: Stdio, number: int, tool: str, given: dict[str, Any]) -> None:
 def _resident(pid: int) -> float:
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def _cpu(pid: int) -> float:
+    """Return the milliseconds of processor time that a process has used."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _size(*folders: str) -> int:

@@ -78,4 +78,4 @@ def test_a_soak_fails_on_growth_and_not_on_noise(tmp_path: pathlib.Path) -> None
     assert not slope_of(times, [float(value) for value in noise], 8)[1]
     said: list[str] = []
     assert soak(Run(True, SEED, str(tmp_path)), 0.03, said.append) == 0, said
-    assert len(said) == 6
+    assert len(said) == 7
