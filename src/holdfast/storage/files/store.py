@@ -20,6 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
+from holdfast.model.names import check_text
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared
@@ -291,6 +292,7 @@ class FileStore(Store):
 
     def _ask_about(self, question: Callable[[SqliteIndex], T], *paths: str) -> T:
         """Ask the index about some files, as they are now."""
+        check_text(*paths)
 
         def work() -> T:
             for path in paths:
