@@ -8,6 +8,7 @@ server. The bare server is the same SDK with one tool that returns at once.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -48,8 +50,9 @@ STATE = {
 class Client:
     """A server as a subprocess, and the least that is needed to talk to it."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], more: Mapping[str, str] = {}) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment |= more
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
@@ -73,6 +76,14 @@ class Client:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
+
+    def cpu(self) -> float:
+        """Return the milliseconds of CPU that all threads of the server have used."""
+        spent = 0
+        for path in glob.glob(f"/proc/{self.process.pid}/task/*/schedstat"):
+            with open(path, encoding="ascii") as file:
+                spent += int(file.read().split()[0])
+        return spent / 1e6
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -127,7 +138,7 @@ def calls(run: Run) -> None:
         for number in range(1_000 - count):
             client.call("remember", {"text": f"fact {number}", "kind": "fact", "key": f"k{number}"})
         client.call("recall", {"query": "fact"})
-        resident = _resident(client.process.pid)
+        megabytes = resident(client.process.pid)
         client.close()
         with holdfast.open(root) as memory:
             fields = {"activeTask": "t", "activeFiles": ["a"], "nextSteps": ["b"]}
@@ -140,7 +151,7 @@ def calls(run: Run) -> None:
     run.add("createState over stdio, above the durable write", above, "ms", 10, detail=detail)
     run.add("createState over stdio, p95", percentile(times, 0.95), "ms")
     run.add("loadState over stdio", statistics.median(reads), "ms", 20)
-    run.add("resident memory with 1,000 records", resident, "MB", 100)
+    run.add("resident memory with 1,000 records", megabytes, "MB", 100)
 
 
 def many_states(run: Run) -> None:
@@ -175,7 +186,7 @@ def tracing(run: Run) -> None:
         run.add("a trace", timed(lambda: memory.traces.add(trace), 500) * 1000, "ms", 1)
 
 
-def _resident(pid: int) -> float:
+def resident(pid: int) -> float:
     with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 1e6
 
