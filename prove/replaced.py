@@ -126,7 +126,8 @@ def _restored(run: Run) -> Row:
             late = History(event for event in history if event.start > swapped)
             tally.note(late.faults(now) + (history + History.of(["episode.first"])).faults(either), before)
             refused = [why for why in late.refusals() if "another folder" in why]
-            tally.note([] if refused else ["no write was refused after the root was replaced"], before)
+            if late and not refused:  # on a busy machine the writer may have ended before
+                tally.note(["no write was refused after the root was replaced"], before)
     return tally.row()
 
 
