@@ -303,9 +303,9 @@ class Gone(msgspec.Struct, frozen=True):
 def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
     """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
     gone = [path for path in paths if _is_gone(tree, path)]
-    if not gone:
-        return
     lost = sum(index.count(path, "") for path in gone)
+    if not lost:  # files that never were, such as the log of summaries before the first one
+        return
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
         before = _noted(index, _VANISHED, Gone)

@@ -181,6 +181,10 @@ class Questions:
             found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
             return seen_in(found) if found is not None else None
 
+    def last_row(self) -> int:
+        ((found,),) = self._rows("SELECT max(row) FROM records")
+        return int(found or 0)
+
     def marks(self, kinds: Sequence[str], after: int = 0) -> dict[int, int]:
         """Return the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
 

@@ -219,6 +219,7 @@ class Vectors:
         """Update the rows without a vector and return them; only the first call checks all rows."""
         if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are of no use any more
             self._last = 0
+        last = index.last_row()
         rows = index.marks(EMBEDDED, self._last)
         if not self._last:
             self._missing, self._rows = {}, len(rows)
@@ -232,7 +233,7 @@ class Vectors:
             sql = "SELECT value FROM carray(?) WHERE value NOT IN (SELECT mark FROM vectors)"
             missing = {mark for (mark,) in self._db.execute(sql, (carray(self._missing.values()),))}
             self._missing = {row: mark for row, mark in self._missing.items() if mark in missing}
-        self._last = max(self._last, *rows, 0)
+        self._last = max(last, *rows, 0)
         return self._missing
 
     def _catch_up(self, index: SqliteIndex, model: Embedder, most: int, progress: Progress | None = None) -> bool:
