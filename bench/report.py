@@ -379,12 +379,13 @@ def how_good(report: Report) -> str:
     parts = [
         f"""## How good
 
-The questions of two public sets go through `recall`, the tool that agents call, over a memory that was filled through the public door: one
-message a turn, a session as a channel, no language model, no access to what is right. **Ours are the development halves**, on which the
-weights were chosen; the other halves are kept apart. **Published figures are for the whole sets**, so compare them with care: {PLAIN} (Porter
-stems, the question's words joined by or) is measured on the same halves as ours and tells what is easy there.
+The questions of two public sets go through `recall`, the tool that agents call. The memory is filled through the public interface: one message
+per turn, one channel per session, no language model, no access to the right answers. **Our figures are for the development halves**, on which
+the weights were chosen; the other halves were not used. **Published figures are for the whole sets**, so compare them with care. For
+comparison, {PLAIN} (Porter stems, the question's words joined by OR) is measured on our halves.
 
-R@k is the share of what is right among the first k, any@k and all@k say whether any or every right session is, NDCG@10 counts earlier places for more.
+R@k is the share of the right records that are among the first k. any@k and all@k: whether any or all right sessions are. NDCG@10 counts earlier
+places more.
 
 ![Recall by set and way]({PLOTS}/recall.svg)"""
     ]
@@ -435,9 +436,7 @@ def by_category(report: Report) -> str:
         parts.append(_table([f"{asked.title}, {WAYS[best].name}", *asked.shown], rows))
     if not parts:
         return ""
-    told = (
-        "### By kind of question\n\nThe same runs. Questions whose answer stands in several places are the weak spot."
-    )
+    told = "### By kind of question\n\nThe same runs. Questions whose answer is in several places do worst."
     return "\n\n".join([told, *parts])
 
 
@@ -460,8 +459,8 @@ def steps(report: Report) -> str:
     ]
     return f"""## What each step is worth
 
-Each [step of the ranking](guides/recall.md) left out in turn, {WAYS[USUAL].name}: the difference in points. A step that earns nothing here may
-earn its place elsewhere ([why each is there](decisions/016-ranking.md)). {_grains(asked)}; do not read more into a difference of a point.
+Each [step of the ranking](guides/recall.md) left out in turn, {WAYS[USUAL].name}: the difference in points. A step without effect here may
+matter elsewhere ([reasons](decisions/016-ranking.md)). {_grains(asked)}, so a difference of a point means little.
 
 ![Difference in points for each step left out]({PLOTS}/steps.svg)
 
@@ -486,9 +485,9 @@ def new_conversations(report: Report) -> str:
     told = "\n".join(f"- {title}: {', '.join(scores)}" for title, *scores in rows)
     return f"""## On conversations that the weights have not seen
 
-Each conversation is left out in turn, every weight is moved up and down on the others while that helps there, and the one left out is asked
-with the weights found, {WAYS[USUAL].name} (one memory is cut into five parts by its questions; the floor is off). That these figures are those of the weights that we ship, give or take a
-point, says that the weights are not fitted to single conversations:
+Each conversation is left out in turn. The weights are tuned on the others, and the one left out is asked with them, {WAYS[USUAL].name} (a single
+memory is cut into five parts by its questions; the floor is off). The figures are within a point or two of those of the weights that we
+ship, so the weights are not fitted to single conversations:
 
 {told}
 
@@ -504,10 +503,10 @@ def nothing_relevant(report: Report) -> str:
         return ""
     return f"""## When there is nothing
 
-The right answer to a question of another conversation is that nothing is relevant. Own questions should not be silenced, foreign ones should. Where
-many conversations are in one memory, nearly every word of a foreign question stands somewhere, and few are:
+The right answer to a question about another conversation is "Nothing relevant." Foreign questions should get it, own questions should not. In a
+memory with many conversations nearly every word occurs somewhere, so few foreign questions get it:
 
-{_table(["", "own questions silenced", "foreign questions silenced"], rows)}
+{_table(["", "own questions without an answer", "foreign questions without an answer"], rows)}
 
 {_commands("scripts/bench quality SET.json --foreign --other OTHER.json")}"""
 
@@ -523,8 +522,8 @@ def how_fast(report: Report) -> str:
     return f"""## How fast
 
 `recall` over messages of 8 to 40 words with the word frequencies of natural language, in channels of {CHANNEL}, asked 200 questions of three to five words
-each in a process that follows changes; the first recall also loads what it needs. Memory is that of a process that does nothing but recall.
-Times are those of a clock on the wall{_busy(report)}. "Of a core" is the processor time of a recall at the median, which others do not lengthen much.
+each in a process that follows changes. The first recall also loads the index and the model. Memory is that of a process that only recalls. Times are
+wall-clock times{_busy(report)}. "Of a core" is the processor time of a recall at the median, which other processes hardly affect.
 
 ![Latency of recall against the size of the memory]({PLOTS}/latency.svg)
 
@@ -537,16 +536,16 @@ def _busy(report: Report) -> str:
     """Say so if others worked on the machine as well."""
     if report.load <= report.cores:
         return ""
-    return f", and **the machine was busy**: {report.load:g} processes wanted its {report.cores} cores, so an idle one is faster"
+    return f", and **the machine was busy**: {report.load:g} processes shared its {report.cores} cores, so an idle machine is faster"
 
 
 def limits(_: Report) -> str:
     return """## What this does not show
 
-- Whether an agent answers better: only whether the right record is among the first. No model reads the hits.
-- Other languages and other kinds of memory: both sets are English chat. Other scripts are held by tests as look-ups by keyword, not as questions.
-- Priorities: no record of these sets has one, so leaving that step out changes nothing.
-- Speed on your machine: a busy neighbour doubles a time, and the load is told above. How good recall is does not depend on it."""
+- Whether an agent answers better. Only the rank of the right record is measured; no model reads the hits.
+- Other languages and other kinds of memory. Both sets are English chat. Other scripts are tested by keyword, not with questions.
+- Priorities. No record of these sets has one, so leaving that step out changes nothing.
+- Speed on your machine. Other processes can double a time; the load is given above. Quality does not depend on it."""
 
 
 Section = Callable[[Report], str]

@@ -1,5 +1,5 @@
--- A login for the server, with the rights of holdfast_writer and none of its own. Run it as the owner, after the
--- database was migrated; run again, it changes the password:  psql --set=password=… --file=deploy/login.sql
+-- Create a login for the server, with the rights of holdfast_writer only. Run it as the owner, after the schema was
+-- created; run it again to change the password:  psql --set=password=… --file=deploy/login.sql
 SELECT 'CREATE ROLE holdfast_server'
 WHERE NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'holdfast_server') \gexec
 SELECT format('ALTER ROLE holdfast_server LOGIN INHERIT PASSWORD %L', :'password') \gexec

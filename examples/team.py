@@ -1,7 +1,7 @@
 """Two agents on two machines share a decision through a database: `scripts/demo --postgres`.
 
-It starts a PostgreSQL of its own, makes two memories in files that name the same shared one, lets one agent decide
-something and its owner push it, and lets the other find it, with commands that anyone can repeat.
+It starts its own PostgreSQL and creates two memories in files that name the same shared one. One agent saves a
+decision, its owner pushes it, and the other agent finds it. All of this uses ordinary commands.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ def show(folder: Path, address: str) -> None:
     for root in (ann, ben):
         run("init", str(root))
         with (root / "holdfast.toml").open("a") as settings:
-            settings.write(f'\n[shared]\nstore = "{address}"\n')
+            settings.write(f'\n[shared]\nstore = "{address}"\ntimeout_seconds = 30\n')  # this machine may be busy
         run("trust", str(root))
         say(f"{root.name}: {root}/holdfast.toml names it under [shared]")
 
-    step("Ann's agent decides something; Ben's cannot know")
+    step("Ann's agent saves a decision; Ben's agent cannot find it")
     run("put", "overview", "It runs on one server.", "--title", "Webshop", "--field", "description=The shop", root=ann)
     words = "PostgreSQL for orders: we need transactions over several tables."
     run("put", "decision", words, "--title", "Orders live in PostgreSQL", "--scope", _SCOPE, root=ann)
     answer(ben)
 
-    step("Ann's owner looks at what would move, then pushes it; whoever watches hears of it")
+    step("Ann previews the push and then pushes; `holdfast watch` reports the change")
     with watching(address) as heard:
         tell_counts(run("push", "--scope", _SCOPE, "--dry-run", root=ann))
         tell_counts(run("push", "--scope", _SCOPE, "--yes", root=ann))
         for line in heard:
             change = json.loads(line)
-            say(f"heard: {change['what']} {change['kind']} in {change.get('scope') or '-'}: {change.get('title', '')}")
+            say(f"watch: {change['what']} {change['kind']} in {change.get('scope') or '-'}: {change.get('title', '')}")
             if change["kind"] == "decision":
                 break
 
-    step("Ben's agent asks again, in its own memory: the answer says where it comes from")
+    step("Ben's agent asks again: the answer says that it is from the shared memory")
     found = answer(ben)
     if not any("PostgreSQL" in hit for hit in found):
-        raise SystemExit("the decision did not arrive")
+        raise SystemExit("the decision was not found")
 
-    step("Another tenant of the same database sees nothing of it")
+    step("Another tenant of the same database sees nothing")
     if answer(of_strangers(address)):
         raise SystemExit("another tenant found something")
 
-    step("The files can be had back at any time")
+    step("The database can be exported to files at any time")
     done = run("export", str(folder / "copy"), root=address)
     say(f"{done['files']} files, {done['records']} records in {folder / 'copy'}")
     for path in sorted((folder / "copy").rglob("decisions.md")):
@@ -88,20 +88,20 @@ def of_strangers(address: str) -> str:
 
 @contextlib.contextmanager
 def watching(address: str) -> Iterator[Iterator[str]]:
-    """Follow the shared memory; what is yielded are the lines that `holdfast watch` prints."""
+    """Follow the shared memory; yield the lines that `holdfast watch` prints."""
     command = [sys.executable, "-m", "holdfast", "watch", "--root", address, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None  # it was asked for
         assert process.stderr is not None
         try:
-            process.stderr.readline()  # it says that it follows
+            process.stderr.readline()  # it is ready
             yield iter(process.stdout)
         finally:
             process.terminate()
 
 
 def answer(root: Path | str) -> list[str]:
-    """Ask a memory, and say what it found and where."""
+    """Ask a memory, and print what it found and where."""
     say(f"? {_QUESTION}")
     reply = run("recall", _QUESTION, root=root)
     found = [f"{hit.get('title') or hit['id']} ({hit.get('store', 'here')})" for hit in reply.get("hits", ())]
@@ -116,7 +116,7 @@ def tell_counts(moved: dict[str, Any]) -> None:
 
 
 def run(*words: str, root: Path | str = "") -> dict[str, Any]:
-    """Run a command as a person would, and return what it says."""
+    """Run a command and return its JSON reply."""
     environment = os.environ | ({"HOLDFAST_ROOT": str(root)} if root else {})
     command = [sys.executable, "-m", "holdfast", *words, "--json"]
     done = subprocess.run(

@@ -1,7 +1,7 @@
-"""A tour of Holdfast that anyone can repeat: `scripts/demo`.
+"""A tour of Holdfast: `scripts/demo`.
 
-It saves memories, edits one by hand, searches, throws the index away and searches again, lets an agent save its work in
-one conversation and resume it in another, and shows the files.
+It saves memories, edits one by hand, searches, deletes the index and searches again. An agent saves its work in one
+conversation and resumes in another. At the end it shows the files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def tour(root: str) -> None:
         for receipt in (note, decision):
             say(f"{receipt.status}: {receipt.path}")
 
-        step("Find it again, in words")
+        step("Find it again")
         for question in ("when do we deploy?", "which database did we choose for orders", "office time zone", "出荷"):
             ask(memory, question)
 
@@ -74,11 +74,11 @@ def tour(root: str) -> None:
         try:
             memory.put(id=note.id, text="We deploy whenever.", expect=note.version)
         except Conflict as error:
-            say(f"an edit made from the old text is refused: {error}")
+            say(f"an edit of the outdated version is refused: {error}")
 
         before = answers(memory)
 
-    step("Throw the index away: every answer stays the same")
+    step("Delete the index: every answer stays the same")
     shutil.rmtree(os.path.join(root, ".holdfast"))
     with holdfast.open(root) as memory:
         after = answers(memory)
@@ -91,7 +91,7 @@ def tour(root: str) -> None:
     step("An agent saves its work in one conversation and resumes in another, over MCP")
     asyncio.run(two_conversations(root))
 
-    step("A tree of Markdown that people write anyway is memory too: plans, decisions, rules, links")
+    step("Markdown that people write is memory too: plans, decisions, rules, links")
     knowledge(root)
 
     step("Everything is a file that you can open")
@@ -139,11 +139,11 @@ Depends on [[Orders live in PostgreSQL]].
         report = lint(memory)
         say(f"lint: {report.files} files, {report.errors} errors" + "".join(f"; {fault}" for fault in report.faults))
         if len(changed) != 2 or report.errors:
-            raise SystemExit("the tree is not as it should be")
+            raise SystemExit("the tree is not as expected")
 
 
 async def two_conversations(root: str) -> None:
-    """Talk to two servers, one after the other, as two clients would: with the SDK's own client, over stdio."""
+    """Talk to two servers over stdio, one after the other, with the SDK's own client."""
     server = StdioServerParameters(command=sys.executable, args=["-m", "holdfast", "mcp", "--root", root])
     state = {
         "name": "Checkout rewrite, day one",
@@ -166,7 +166,7 @@ async def two_conversations(root: str) -> None:
         resumed = (loaded.structured_content or {})["data"]
         say(f"tuesday: loadState -> next steps: {', '.join(resumed['nextSteps'])}")
         if resumed != state:
-            raise SystemExit("the state came back changed")
+            raise SystemExit("the loaded state differs")
 
 
 def answers(memory: holdfast.Memory) -> list[tuple[str, str, float]]:

@@ -49,11 +49,12 @@ def test_the_map_names_every_module_and_no_other() -> None:
 
 
 def test_every_command_of_the_readme_works(tmp_path: pathlib.Path) -> None:
-    """Run the command-line block of the README as it stands, but for where the root is."""
+    """Run the story and the command-line block of the README as they stand, but for where the root is."""
     text = (TOP / "README.md").read_text(encoding="utf-8")
-    block = text.split("## From the command line")[1].split("```sh")[1].split("```")[0]
-    commands = [shlex.split(line, comments=True) for line in block.splitlines() if line.startswith("holdfast ")]
-    assert len(commands) >= 9
+    blocks = [text.split(start)[1].split("```sh")[1].split("```")[0] for start in ("## From the command", "On Monday")]
+    lines = "".join(blocks).splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("holdfast ")]
+    assert len(commands) >= 13
     assert {words[1] for words in commands} <= set(cli.list_commands(click.Context(cli)))
     for words in commands:
         if "&&" in words:
