@@ -466,19 +466,19 @@ class FileStore(Store):
         return self._sync.ask(refresh.lost)
 
     def stats(self) -> dict[str, Any]:
-        done, refresher = Refreshed(), self._sync.refresher
-        behind = self._sync.ask(lambda index: refresher.stale(index, done))
-        counts = self._sync.ask(lambda index: index.counts())
-        size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        done = Refreshed()
+        seen, counts = self._sync.ask(lambda index: (index.seen(self.layout.roots), index.counts()))
+        stamps = self._sync.refresher.walk(done)
+        changed = [path for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp]
         vanished = self._sync.vanished()
         problems = [*done.problems, *vanished, *self._sync.ask(lambda index: index.problems())]
         return {
             "records": sum(counts.values()),
             "kinds": counts,
-            "files": done.files,
-            "bytes": size,
+            "files": len(stamps),
+            "bytes": sum(stamp.size for stamp in stamps.values()),
             "index_bytes": self._index.size(),
-            "behind": behind,
+            "behind": len(changed) + len(seen.keys() - stamps.keys()),
             "problems": len(once(problems)),
             "vanished": [str(problem) for problem in vanished],
             **({"words_alone": self.words_alone} if self.words_alone else {}),
