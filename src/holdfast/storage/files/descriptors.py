@@ -322,8 +322,8 @@ def temporary(
     try:
         try:
             os.fchmod(fd, mode)
-            for piece in (data,) if isinstance(data, bytes) else data:
-                write_all(fd, piece)
+            with open(fd, "wb", closefd=False) as file:
+                file.writelines((data,) if isinstance(data, bytes) else data)
             if mtime:
                 os.utime(fd, ns=(mtime, mtime))
             if durable:

@@ -131,17 +131,11 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
 
 def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
     """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
-    waiting, waits = list[bytes](), 0
     for line in forwards(functools.partial(os.pread, fd), 0, size, longest):
-        if line.cut or waits >= _CHUNK:
-            yield b"".join(waiting)
-            waiting, waits = [], 0
         if line.cut:
             yield from chunks(fd, line.end - line.offset, line.offset)
         else:
-            waiting += [change(line.data), b"\n" if line.whole else b""]
-            waits += line.end - line.offset
-    yield b"".join(waiting)
+            yield change(line.data) + b"\n" * line.whole
 
 
 def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
