@@ -29,7 +29,7 @@ from holdfast.model.records import Problem, Receipt, Record, Scope, version_of
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
 from holdfast.recall.answers import Answer, Candidates
-from holdfast.recall.embedders import Embedded, Model, NoVectors
+from holdfast.recall.embedders import Embedded, EmbeddingModel, NoVectors
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
@@ -119,7 +119,7 @@ class Store(abc.ABC):
         self.layout = layout
         self.settings = settings
         self._default_writer = writer
-        self._model = Model(settings.search.embedder if settings.search.meaning else "none", no_vectors)
+        self._model = EmbeddingModel(settings.search.embedder if settings.search.meaning else "none", no_vectors)
 
     @abc.abstractmethod
     def clock(self) -> int:

@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -47,7 +47,18 @@ _NOTHING = Known()
 _TARGET = re.compile(rb'"path": ?"([^"]*)')
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def on_one_index(method: Callable[Concatenate[FileStore, P], T]) -> Callable[Concatenate[FileStore, P], T]:
+    """Run a method that refreshes and asks the index again when another process replaced the index in between."""
+
+    @functools.wraps(method)
+    def run(self: FileStore, *given: P.args, **named: P.kwargs) -> T:
+        return self._sync.retry_if_replaced(lambda: method(self, *given, **named))
+
+    return run
 
 
 class FileStore(Store):
@@ -257,7 +268,7 @@ class FileStore(Store):
         path = path_of(identifier)
         place = self.layout.classify(path)
         if place is None or place.kind.shape == "line":
-            found = self._sync.retry_if_replaced(lambda: self._by_id(identifier))
+            found = self._by_id(identifier)
             if len(found) > 1:
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
@@ -266,15 +277,14 @@ class FileStore(Store):
         record = next((record for record in here if record.id == identifier), None)
         if record is None:
             raise unknown(identifier)
-        if not place.kind.write_once:
-            return record
+        return next(iter(self._with_ledger(path)), record) if place.kind.write_once else record
 
-        def with_ledger() -> list[Record]:
-            self._sync.refresh_below((path.rpartition("/")[0],))
-            return self._sync.ask(lambda index: index.by_id(path))
+    @on_one_index
+    def _with_ledger(self, path: str) -> list[Record]:
+        self._sync.refresh_below((path.rpartition("/")[0],))
+        return self._sync.ask(lambda index: index.by_id(path))
 
-        return next(iter(self._sync.retry_if_replaced(with_ledger)), record)
-
+    @on_one_index
     def _by_id(self, identifier: str) -> list[Record]:
         found = self._sync.ask(lambda index: index.by_id(identifier))
         if found:
@@ -289,23 +299,18 @@ class FileStore(Store):
             raise unknown(identifier)
         return found
 
+    @on_one_index
     def _ask_about(self, question: Callable[[SqliteIndex], T], *paths: str) -> T:
         """Ask the index about some files, as they are now."""
+        for path in paths:
+            self._sync.note(path)
+        self._sync.catch_up()
+        return self._sync.ask(question)
 
-        def work() -> T:
-            for path in paths:
-                self._sync.note(path)
-            self._sync.catch_up()
-            return self._sync.ask(question)
-
-        return self._sync.retry_if_replaced(work)
-
+    @on_one_index
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        def work() -> tuple[Refreshed, list[Record]]:
-            done = self._sync.ensure_current(where, searching=False)
-            return done, self._sync.ask(lambda index: index.newest(where, limit))
-
-        return self._sync.retry_if_replaced(work)
+        done = self._sync.ensure_current(where, searching=False)
+        return done, self._sync.ask(lambda index: index.newest(where, limit))
 
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
         done, found = self.query(where)
@@ -317,17 +322,15 @@ class FileStore(Store):
         ]
         return found, once([*done.problems, *problems])
 
+    @on_one_index
     def every(self) -> list[Record]:
         def question(index: SqliteIndex) -> list[Record]:
             paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
             return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
 
-        def work() -> list[Record]:
-            self._sync.refresh_below(())
-            self._sync.refresh_below(self.layout.below(FOREIGN, ""))
-            return self._sync.ask(question)
-
-        return self._sync.retry_if_replaced(work)
+        self._sync.refresh_below(())
+        self._sync.refresh_below(self.layout.below(FOREIGN, ""))
+        return self._sync.ask(question)
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         def question(index: SqliteIndex) -> list[Record] | None:
@@ -403,13 +406,11 @@ class FileStore(Store):
     def passes(self, where: Filter) -> bool:
         return bool(self._newest(where, 1))
 
+    @on_one_index
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
-        def work() -> list[Tied]:
-            self._sync.ensure_current(where, searching=True)
-            own = [one for one in self._sync.ask(lambda index: index.by_id(identifier)) if not one.superseded]
-            return self._related({identifier: own}, where, limit)[identifier]
-
-        return self._sync.retry_if_replaced(work)
+        self._sync.ensure_current(where, searching=True)
+        own = [one for one in self._sync.ask(lambda index: index.by_id(identifier)) if not one.superseded]
+        return self._related({identifier: own}, where, limit)[identifier]
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
@@ -436,12 +437,11 @@ class FileStore(Store):
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         if rebuild:
             try:
-                done = self._sync.rebuild(progress)
+                return self._sync.rebuild(progress)
             except Unusable as error:
                 raise Unavailable(
                     f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
                 ) from None
-            return done
         done = self._sync.refresh_below((), progress)
         known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
@@ -450,8 +450,7 @@ class FileStore(Store):
     def verify(self, progress: Progress | None = None) -> Report:
         begun = time_ns()
         self.refresh()
-        outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
-        if outside:
+        if outside := self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)]):
             self._sync.refresh_below(tuple(outside))
         try:
             with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:

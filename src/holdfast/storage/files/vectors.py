@@ -25,7 +25,7 @@ import numpy
 from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record, mark_of
-from holdfast.recall.embedders import EMBEDDED, Embedded, Embedder, Failed, Model, question_vector, vectors_of
+from holdfast.recall.embedders import EMBEDDED, Embedded, Embedder, EmbeddingModel, Failed, question_vector, vectors_of
 from holdfast.recall.ranking import Near
 from holdfast.storage.files.index import SqliteIndex, delete
 from holdfast.storage.files.rows import Row, carray, tune
@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Vectors:
     """The vectors of one memory."""
 
-    def __init__(self, model: Model, *, in_background: bool) -> None:
+    def __init__(self, model: EmbeddingModel, *, in_background: bool) -> None:
         self._lock = threading.RLock()
         self._model = model
         self._path: str | None = None
