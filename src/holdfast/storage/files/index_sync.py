@@ -61,12 +61,10 @@ class IndexSync:
         self.refresher = Refresher(tree, places, settings.limits)
         self._noted: dict[str, None] = {}
         self.note = self._noted.setdefault
-        """Note that a path changed; the next question indexes it."""
+        """Note that a file changed, or a folder (with a slash at its end); the next question indexes it."""
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
-        self._moved: dict[str, None] = {}
-        """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
         self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
@@ -77,7 +75,8 @@ class IndexSync:
             self._watcher = None
         with contextlib.suppress(HoldfastError):
             for path in _taken(self._noted):
-                self.peek(lambda _: None, path)
+                if not path.endswith("/"):
+                    self.peek(lambda _: None, path)
         self.index.close()
 
     # asking
@@ -166,42 +165,34 @@ class IndexSync:
 
     # refreshing
 
-    def catch_up(self) -> Refreshed:
-        """Index the noted paths."""
-
-        def work(paths: list[str]) -> Refreshed:
-            done = Refreshed(files=len(paths))
-            if paths:
-                self.ask(lambda index: self._apply(index, paths, done))
-            return done
-
-        return self._with_notes(work)
-
-    def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
-        """Check every file below these places, or below all roots, and index what changed."""
-
-        def work(_noted: list[str]) -> Refreshed:
-            return self.ask(lambda index: self._refresh_into(index, below, progress), progress)
-
-        if not below:
-            return self._with_notes(work)
-        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
-            with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
-                pass
-        return work([])
-
-    def _with_notes(self, work: Callable[[list[str]], Refreshed]) -> Refreshed:
-        """Run work that indexes the noted paths; they stay noted when it does not succeed."""
+    def catch_up(self, *folders: str, progress: Progress | None = None) -> Refreshed:
+        """Index the noted paths, and what changed below these folders and the noted ones; "/" is the whole memory."""
         with self._turns:
             noted = _taken(self._noted)
+            below = tuple(sorted({path[:-1] for path in (*noted, *folders) if path.endswith("/")}))
+            paths = sorted(path for path in noted if not path.endswith("/"))
+            done = Refreshed(files=len(paths))
             try:
-                done = work(sorted(noted))
+                if below:
+                    places = () if "" in below else below
+                    done = self.ask(lambda index: self._refresh_into(index, places, progress), progress)
+                if paths and "" not in below:
+                    self.ask(lambda index: self._apply(index, paths, done))
             except BaseException:
                 self._noted.update(noted)
                 raise
             if done.behind:
                 self._noted.update(noted)
             return done
+
+    def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        """Check every file below these places, or below all roots, and index what changed."""
+        if not below:
+            return self.catch_up("/", progress=progress)
+        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
+            with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
+                pass
+        return self.ask(lambda index: self._refresh_into(index, below, progress), progress)
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then replaces the old one."""
@@ -238,23 +229,14 @@ class IndexSync:
     def _as_watched(self, watcher: Watcher) -> Refreshed:
         paths, folders = watcher.changes()
         self._noted.update(dict.fromkeys(paths))
-        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
+        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
         generation = self.index.generation()
-        moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
-            moved[""] = None
-        if not moved:
-            return self.catch_up()
-        try:
-            done = self.refresh_below(() if "" in moved else tuple(sorted(moved)))
-        except BaseException:
-            self._moved.update(moved)
-            raise
-        if done.behind:
-            self._moved.update(moved)
-        else:
+            self.note("/")
+        done = self.catch_up(*(f"{path}/" for path in self.refresher.linked))  # links hide changes
+        if not done.behind:
             self._generation = generation
-        return done if "" in moved else self.catch_up()
+        return done
 
     def _refresh_into(self, index: SqliteIndex, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
