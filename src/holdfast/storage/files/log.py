@@ -8,7 +8,6 @@ log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
@@ -49,8 +48,6 @@ _MOST = 4 << 20
 At = tuple[int, int, bytes]
 """A write: the inode of the log, the offset, and the bytes."""
 UNKNOWN: At = (0, 0, b"")
-Read = Callable[[int, int], bytes]
-"""Read so many bytes from an offset; fewer only at the end of the log."""
 
 
 # lines
@@ -59,29 +56,29 @@ Read = Callable[[int, int], bytes]
 class LogEnd:
     """The end of a log that this process has locked, as an append sees it."""
 
-    def __init__(self, read: Read, size: int, line_bytes: int) -> None:
+    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
         self.size = size
-        self._read = read
+        self._fd = fd
         self._line_bytes = line_bytes
-        self.tail = read(_END, max(0, size - _END)) if size else b""
+        self.tail = os.pread(fd, _END, max(0, size - _END)) if size else b""
         self.torn = size > 0 and not self.tail.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
         """Yield the lines that are not blank, last line first."""
-        found = backwards(self._read, self.size, self._line_bytes)
+        found = backwards(self._fd, self.size, self._line_bytes)
         return (line.data for line in found if line.data.strip())
 
     def lines(self, offset: int) -> Iterator[bytes]:
         """Yield the lines from an offset on."""
-        return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
+        return (line.data for line in forwards(self._fd, offset, self.size, self._line_bytes))
 
 
-def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
+def forwards(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
     """Yield lines in order; a line longer than allowed is skipped."""
     start = position = offset
     kept, dropped = b"", False
     while position < end:
-        chunk = read(min(_CHUNK, end - position), position)
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
         if not chunk:
             break
         cursor = position - len(kept)
@@ -100,7 +97,7 @@ def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
         yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
 
 
-def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
+def backwards(fd: int, size: int, longest: int) -> Iterator[Line]:
     """Yield lines from the end; an over-long one is skipped."""
     end = position = size
     tail, whole, dropped = b"", False, False
@@ -108,7 +105,7 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
     while position > 0:
         step = min(most, position)
         most = min(4 * most, _BACK)
-        block = read(step, position - step)
+        block = os.pread(fd, step, position - step)
         if len(block) < step:
             return  # the file was cut while it was read
         cursor = position + len(tail)
@@ -131,7 +128,7 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
 
 def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
     """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
-    for line in forwards(functools.partial(os.pread, fd), 0, size, longest):
+    for line in forwards(fd, 0, size, longest):
         if line.cut:
             yield from chunks(fd, line.end - line.offset, line.offset)
         else:
