@@ -81,31 +81,31 @@ class IndexSync:
 
     # asking
 
-    def ask(self, question: Callable[[SqliteIndex], Answer], progress: Progress | None = None) -> Answer:
-        """Ask the index, rebuilding it first when it cannot be used."""
-        known = self.index.generation()
-        try:
-            return question(self.index)
-        except Stale:
-            pass
-        except Unusable:
-            self.index.keep_in_memory()
-        try:
-            self.rebuild(progress, unless_newer_than=known)
-            return question(self.index)
-        except (Stale, Unusable):
-            self.index.keep_in_memory()
-            self.rebuild(progress)
-        return question(self.index)
+    def run(self, work: Callable[[], Answer], progress: Progress | None = None) -> Answer:
+        """Run work that refreshes and asks the index, again when another process replaced the index in between.
 
-    def retry_if_replaced(self, work: Callable[[], Answer]) -> Answer:
-        """Run work that refreshes and asks the index, again when another process replaced the index in between."""
-        for _ in range(_TRIES):
+        An index that cannot be used is rebuilt first; when that does not help, it is kept in memory.
+        """
+        failed = 0
+        for left in reversed(range(_TRIES)):
             known = self.index.generation()
-            answer = work()
-            if self.index.generation() == known:
-                break
-        return answer
+            try:
+                answer = work()
+            except (Stale, Unusable) as error:
+                failed += 1
+                if failed > 2:
+                    raise
+                if failed == 2 or isinstance(error, Unusable):
+                    self.index.keep_in_memory()
+                try:
+                    self.rebuild(progress, unless_newer_than=known)
+                except (Stale, Unusable):
+                    self.index.keep_in_memory()
+                    self.rebuild(progress)
+            else:
+                if not left or self.index.generation() == known:
+                    return answer
+        raise Busy("The index is being replaced again and again.", "Try again; nothing was lost.")
 
     def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
@@ -175,15 +175,21 @@ class IndexSync:
             try:
                 if below:
                     places = () if "" in below else below
-                    done = self.ask(lambda index: self._refresh_into(index, places, progress), progress)
+                    done = self._refresh_into(self.index, places, progress)
                 if paths and "" not in below:
-                    self.ask(lambda index: self._apply(index, paths, done))
+                    self._apply(self.index, paths, done)
             except BaseException:
                 self._noted.update(noted)
                 raise
             if done.behind:
                 self._noted.update(noted)
             return done
+
+    def read(self, *paths: str) -> None:
+        """Index these files as they are now."""
+        for path in paths:
+            self.note(path)
+        self.catch_up()
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         """Check every file below these places, or below all roots, and index what changed."""
@@ -192,7 +198,7 @@ class IndexSync:
         if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
             with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
                 pass
-        return self.ask(lambda index: self._refresh_into(index, below, progress), progress)
+        return self._refresh_into(self.index, below, progress)
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then replaces the old one."""
@@ -264,7 +270,7 @@ class IndexSync:
 
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
-        return self.ask(lambda index: refresh.vanished(self.tree, index))
+        return refresh.vanished(self.tree, self.index)
 
 
 def _read_of(seen: Seen | None, stamp: Stamp | None) -> int:

@@ -39,8 +39,6 @@ WINDOW = 1 << 18
 """How many bytes before a cursor are compared."""
 _LOOK_BACK = 1_000
 _KEYS = tuple(row.key for row in KINDS.values() if row.key)
-_NEAR = 64
-"""The lines of a pair are written together; only after a merge can they be farther apart than this."""
 _MOST_NAMED = 5
 _SECONDS = 600.0
 _MOST = 4 << 20
@@ -363,22 +361,16 @@ def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
 
 
 def newest_first(
-    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
-) -> Iterator[Record]:
+    tree: FileTree, place: Place, marks: dict[str, bool], alone: set[str] | None, blob: parsing.Blob,
+    problems: list[Problem],
+) -> Iterator[Record]:  # fmt: skip
     """Yield the records of a log from its end, without hidden ones and without incomplete pairs.
 
-    `marks` is what the index knows to be hidden or not. What is left out because of damage is added to `problems`.
+    `marks` is what the index knows to be hidden or not, `alone` the ids of which it knows that the other line of the
+    pair is missing; None means that it has not read the whole log. What is left out because of damage is added to
+    `problems`.
     """
-    found = _records(tree, place, marks, blob, problems)
-    if place.kind.pair:
-        found = _pairs(tree, place, found, problems)
-    return (record for record in found if not record.hidden)
-
-
-def _records(
-    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
-) -> Iterator[Record]:
-    seen: set[str] = set()
+    seen, halves = set[str](), _halves(tree, place) if alone is None else alone
     for line in tree.scan_back(place.path):
         objects = parsing.objects(place, line)
         if isinstance(objects, str):
@@ -392,39 +384,23 @@ def _records(
                 problems.append(Problem(place.path, f"skipped at byte {line.offset:,}: {what}"))
                 continue
             record, _ = parsing.line_record(place, value, 0, blob)
-            if record.id not in seen:
-                seen.add(record.id)
-                yield msgspec.structs.replace(record, hidden=True) if marks.get(record.id) else record
+            if record.id in halves and record.id not in seen:
+                problems.append(Problem(record.path, f"{record.id} is {HALF}"))
+            elif record.id not in seen and not record.hidden and not marks.get(record.id):
+                yield record
+            seen.add(record.id)
 
 
-def _pairs(tree: FileTree, place: Place, records: Iterator[Record], problems: list[Problem]) -> Iterator[Record]:
-    """Leave out the records of incomplete pairs; the other half is nearly always close."""
-    field = place.kind.pair
-    ahead: deque[Record] = deque()
-    whole: set[str] = set()
-    counts: Counter[str] = Counter()
-    """How many lines each pair has in the whole log."""
-    while record := ahead.popleft() if ahead else next(records, None):
-        pair = record.fields.get(field)
-        if not isinstance(pair, str) or not pair or pair in whole:
-            yield record
-            continue
-        found = any(other.fields.get(field) == pair for other in ahead)
-        while not found and len(ahead) < _NEAR and (other := next(records, None)):
-            ahead.append(other)
-            found = other.fields.get(field) == pair
-        if not found and not counts:
-            by_id: dict[str, str] = {}
-            for line in tree.scan(place.path):
-                objects = parsing.objects(place, line) if field.encode() in line.data else ""
-                for value in objects if isinstance(objects, list) else ():
-                    by_id[jsonl.identity(value, place.kind.time)[0]] = str(value.get(field))
-            counts = Counter(by_id.values())
-        if found or counts[pair] > 1:
-            whole.add(pair)
-            yield record
-        else:
-            problems.append(Problem(record.path, f"{record.id} is {HALF}"))
+def _halves(tree: FileTree, place: Place) -> set[str]:
+    """Return the ids of the lines that belong to a pair whose other line is missing."""
+    field, pairs = place.kind.pair, dict[str, str]()
+    for line in tree.scan(place.path) if field else ():
+        objects = parsing.objects(place, line) if field.encode() in line.data else ""
+        for value in objects if isinstance(objects, list) else ():
+            if isinstance(pair := value.get(field), str) and pair:
+                pairs[jsonl.identity(value, place.kind.time)[0]] = pair
+    counts = Counter(pairs.values())
+    return {identifier for identifier, pair in pairs.items() if counts[pair] == 1}
 
 
 class Importer:

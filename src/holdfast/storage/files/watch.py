@@ -169,17 +169,14 @@ class FileFeed:
     reported as one.
     """
 
-    def __init__(
-        self, folder: str, refresher: Refresher, refresh: Callable[[], Refreshed],
-        ask: Callable[[Callable[[SqliteIndex], None]], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: str, refresher: Refresher, refresh: Callable[[], Refreshed], index: SqliteIndex) -> None:
         self._tree, self._layout, self._refresher = refresher.tree, refresher.layout, refresher
         self._known: dict[str, _Reported] = {}
         self._closed = threading.Event()
         self._watcher = Watcher(folder, self._layout.roots) if folder else None
         try:
             refresh()
-            ask(self._begin)
+            self._begin(index)
         except BaseException:
             self.close()
             raise
