@@ -40,10 +40,6 @@ TEMPORARY = ".holdfast-tmp-"
 LEADS_OUT = "a link that leads out of the root is not followed"
 
 
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
 class Beneath:
     """One root folder, held open. `native=False` walks by components even where openat2 exists."""
 
@@ -110,11 +106,9 @@ class Beneath:
 
     def _native(self, path: str, flags: int, mode: int, resolve: int) -> int:
         assert self._syscall is not None
-        how = _How(flags, mode if flags & os.O_CREAT else 0, resolve)
+        how = struct.pack("QQQ", flags, mode if flags & os.O_CREAT else 0, resolve)
         for _ in range(100):
-            fd: int = self._syscall(
-                _OPENAT2, self._fd, os.fsencode(path), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
-            )
+            fd: int = self._syscall(_OPENAT2, self._fd, os.fsencode(path), how, ctypes.c_size_t(len(how)))
             if fd >= 0:
                 return fd
             number = ctypes.get_errno()

@@ -331,10 +331,10 @@ def last_id(end: LogEnd) -> str:
     return ""
 
 
-def _unread(end: LogEnd, offset: int, needle: str) -> Iterator[dict[str, Any]]:
+def _unread(end: LogEnd, offset: int, text: str) -> Iterator[dict[str, Any]]:
     """Yield the entries after an offset that may contain a text; from the start when no line starts at the offset."""
     first = next(end.lines(offset), b"") if offset <= end.size else b"?"
-    wanted = needle.encode()
+    wanted = text.encode()
     for data in end.lines(0 if isinstance(jsonl.parse(first), str) else offset):
         objects = jsonl.parse(data) if wanted in data or b"\\" in data else []  # it may be escaped
         if isinstance(objects, list):

@@ -231,7 +231,7 @@ def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
     if there is not None:
         if record_in(there).version == record.version:
             return None
-        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
+        return Problem(record.path, f"the id {record.id} is in this file twice with different content", record.line)
     superseded = bool(record.key) and not _supersede(db, file, record)
     pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
