@@ -435,15 +435,18 @@ class FileStore(Store):
 
     # care
 
-    @asks
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
-        if rebuild:
-            try:
-                return self._sync.rebuild(progress)
-            except Unusable as error:
-                raise Unavailable(
-                    f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
-                ) from None
+        if not rebuild:
+            return self._refresh(progress=progress)
+        try:
+            return self._sync.rebuild(progress)
+        except Unusable as error:
+            raise Unavailable(
+                f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
+            ) from None
+
+    @asks
+    def _refresh(self, *, progress: Progress | None = None) -> Refreshed:
         done = self._sync.refresh_below((), progress)
         done.problems = once([*done.problems, *self._index.problems(), *self._sync.refresher.torn(self._index)])
         return done
