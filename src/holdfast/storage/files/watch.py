@@ -88,7 +88,7 @@ class Watcher:
                     raise OSError(errno.ESTALE, "another folder has the name of the root")
                 for watch, mask, name in self._queued():
                     self._note(watch, mask, name, files, folders)
-            except OSError:  # stopped, too many watches, or another file system
+            except (OSError, ValueError):  # too many watches, or another file system; ValueError: stopped
                 folders.add("")
                 self._close()
         return list(files), folders
