@@ -92,7 +92,7 @@ def _search(store: Store, *, plain: bool) -> object:
     query = Query(text="launch Tuesday", limit=5)
 
     def use(found: Any) -> object:
-        return [pool.records for pool in found.pools], [pool.candidates for pool in found.pools], found.answers
+        return [pool.records for pool in found.pools], [pool.candidates for pool in found.pools], found.hits
 
     return store.search(query, parse("launch Tuesday"), where, use, plain=plain)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import os
 import stat
@@ -137,9 +136,7 @@ def parsed_lines(
     try:
         with _opened(file.path) as fd:
             report.files += 1
-            for number, line in enumerate(
-                forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1
-            ):
+            for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
                 values = TOO_LONG if line.cut else transcripts.parse(line.data.strip())
                 if not isinstance(values, str):
                     yield number, line, values

@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
 from holdfast.recall import answers
-from holdfast.recall.answers import Answer, Candidates, Found
+from holdfast.recall.answers import Candidates, Found, Hit
 from holdfast.recall.ranking import Near
 from holdfast.roots import is_address, open_memory, without_clear_passwords
 from holdfast.storage.results import Pool, Tied
@@ -179,13 +179,13 @@ def _together(mine: Candidates, theirs: Candidates, problems: list[Problem], lim
         others = theirs.load([row // 2 for row in rows if row % 2])
         return found | {2 * row + 1: record for row, record in others.items()}
 
-    def related(found: list[Answer]) -> list[list[Tied]]:
+    def related(found: list[Hit]) -> list[list[Tied]]:
         both = (("", mine), (NAME, theirs))
         ties = [iter(source.related([one for one in found if one.store == store])) for store, source in both]
         return [next(ties[bool(one.store)]) for one in found]
 
-    newest: dict[tuple[str, str], Answer] = {}
-    every = mine.answers + [msgspec.structs.replace(one, store=NAME) for one in theirs.answers]
+    newest: dict[tuple[str, str], Hit] = {}
+    every = mine.hits + [msgspec.structs.replace(one, store=NAME) for one in theirs.hits]
     for one in sorted(every, key=lambda one: one.record.time, reverse=True):
         newest.setdefault((one.record.id, one.record.version), one)
     near = dict(theirs.near.values)

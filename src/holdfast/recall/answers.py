@@ -27,6 +27,8 @@ _FILTERED = "A filter excludes it."
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record that answers a query."""
+
     record: Record
     score: float = 0.0
     why: tuple[str, ...] = ()
@@ -60,24 +62,15 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A record that answers a query."""
-
-    record: Record
-    score: float = 0.0
-    because: tuple[str, ...] = ()
-    store: str = ""
-
-
 class Candidates(msgspec.Struct, frozen=True):
-    """What a memory has for a query: pools to rank, or answers that are in their order already."""
+    """What a memory has for a query: pools to rank, or hits that are in their order already."""
 
     pools: list[Pool] = []
     near: Near = FAR
-    answers: list[Answer] = []
+    hits: list[Hit] = []
     where: Filter = Filter()
     load: Callable[[list[int]], Mapping[int, Record]] = lambda _rows: {}
-    related: Callable[[list[Answer]], list[list[Tied]]] = lambda answers: [[] for _ in answers]
+    related: Callable[[list[Hit]], list[list[Tied]]] = lambda hits: [[] for _ in hits]
     store: Callable[[int], str] = lambda _row: ""
     """Which memory a row is from."""
     get: Callable[[str], Record | None] = lambda _id: None
@@ -144,39 +137,39 @@ def answer(found: Candidates, query: Query, weights: Search) -> Found:
     return Found(hits, found.as_of, found.behind, left_out, found.problems, found.damaged)
 
 
-def choose(found: Candidates, query: Query, weights: Search) -> list[Answer]:
-    """Return the best answers, as many as the query asks for; records are only loaded as far as needed.
+def choose(found: Candidates, query: Query, weights: Search) -> list[Hit]:
+    """Return the best hits, as many as the query asks for; records are only loaded as far as needed.
 
     Current records come first. One that supersedes others takes the place of the best of them; those that are
     superseded, expired or pending come last.
     """
     if not found.pools and not query.text.strip():
-        return found.answers
-    answers, late = dict[tuple[str, str], Answer](), dict[tuple[str, str], Answer]()
+        return found.hits
+    current, late = dict[tuple[str, str], Hit](), dict[tuple[str, str], Hit]()
     for one in _best(found, query, weights):
         record, key = one.record, (one.store, one.record.id)
         newer = _successor(found, record, query) if record.fields.get("superseded_by") else None
         if newer:
             late[key] = one
             because = (*one.because, f"supersedes {record.id}")
-            answers.setdefault((one.store, newer.id), Answer(newer, one.score, because, one.store))
+            current.setdefault((one.store, newer.id), Hit(newer, one.score, because=because, store=one.store))
         elif not lapsed(record, query.asked[:10]) or (query.asked and record.fields.get("superseded_by")):
-            answers.setdefault(key, one)  # also when it was superseded only later than asked
+            current.setdefault(key, one)  # also when it was superseded only later than asked
         else:
             late[key] = one
-        if len(answers) >= query.limit:
+        if len(current) >= query.limit:
             break
-    for one in list(answers.values()):  # a writer may have died before it marked the older one
+    for one in list(current.values()):  # a writer may have died before it marked the older one
         older = (one.store, str(one.record.fields.get("supersedes")))
-        if older in answers:
-            late[older] = answers.pop(older)
-    return [*answers.values(), *late.values()][: query.limit]
+        if older in current:
+            late[older] = current.pop(older)
+    return [*current.values(), *late.values()][: query.limit]
 
 
-def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Answer]:
+def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Hit]:
     """Yield what was found, best first, without records that repeat a better one."""
     if not found.pools:
-        yield from found.answers
+        yield from found.hits
     ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
     seen: set[str] = set()
     for start in range(0, len(ranked), query.limit):
@@ -190,7 +183,7 @@ def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Answer]:
                 if text in seen:
                     continue
                 seen.add(text)
-            yield Answer(record, one.score, one.because, found.store(one.row))
+            yield Hit(record, one.score, because=one.because, store=found.store(one.row))
 
 
 def _successor(found: Candidates, record: Record, query: Query) -> Record | None:

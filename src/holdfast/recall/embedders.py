@@ -86,7 +86,7 @@ class Failed(Exception):
     """The model was loaded but raised an error."""
 
 
-class Model:
+class EmbeddingModel:
     """The embedder that a setting selects, loaded when it is first used; `unavailable` is why it cannot be used."""
 
     def __init__(self, setting: str, unavailable: NoVectors | None = None) -> None:

@@ -28,8 +28,8 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Receipt, Record, Scope, version_of
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
-from holdfast.recall.answers import Answer, Candidates
-from holdfast.recall.embedders import Embedded, Model, NoVectors
+from holdfast.recall.answers import Candidates, Hit
+from holdfast.recall.embedders import Embedded, EmbeddingModel, NoVectors
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
@@ -119,7 +119,7 @@ class Store(abc.ABC):
         self.layout = layout
         self.settings = settings
         self._default_writer = writer
-        self._model = Model(settings.search.embedder if settings.search.meaning else "none", no_vectors)
+        self._model = EmbeddingModel(settings.search.embedder if settings.search.meaning else "none", no_vectors)
 
     @abc.abstractmethod
     def clock(self) -> int:
@@ -451,18 +451,16 @@ class Store(abc.ABC):
     def _candidates(self, query: Query, terms: Terms, where: Filter, *, plain: bool) -> Candidates:
         """Find the candidates for a query in the current state of the memory."""
 
-        def related(found: list[Answer]) -> list[list[Tied]]:
+        def related(found: list[Hit]) -> list[list[Tied]]:
             around = msgspec.structs.replace(where, tags=(), since="", until="")
             ties = self._related({one.record.id: [one.record] for one in found}, around, query.related)
             return [ties[one.record.id] for one in found]
 
         best, pools = Candidates(where=where, related=related), list[Pool]()
         if terms.empty:
-            return msgspec.structs.replace(best, answers=[Answer(one) for one in self._newest(where, query.limit)])
+            return msgspec.structs.replace(best, hits=[Hit(one) for one in self._newest(where, query.limit)])
         if plain:
-            return msgspec.structs.replace(
-                best, answers=[Answer(*match) for match in self._best(terms, where, query.limit)]
-            )
+            return msgspec.structs.replace(best, hits=[Hit(*match) for match in self._best(terms, where, query.limit)])
         candidates = self.settings.search.candidates
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):

@@ -1,8 +1,8 @@
 """File descriptors: opening nothing outside the root, locking with a bounded wait, writing completely and durably.
 
 Linux has `openat2` with RESOLVE_BENEATH, which confines a path in one call. Elsewhere, or where a sandbox forbids the
-call, the path is walked one component at a time with O_NOFOLLOW. Writes never follow a link; reads follow a link whose
-target stays inside the root.
+call, links are resolved first, and then the path is opened one component at a time with O_NOFOLLOW. Writes never follow
+a link; reads follow a link whose target stays inside the root.
 
 `flock` belongs to the open file: the kernel drops it when the process dies, so no lock outlives its holder and there
 are no lock files to clean up. A log is locked for microseconds, so a waiter first yields a few times, and only then
@@ -18,7 +18,6 @@ import fcntl
 import functools
 import hashlib
 import io
-import itertools
 import os
 import random
 import secrets
@@ -34,16 +33,11 @@ from holdfast.storage.tree import Stamp
 
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
-_MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _YIELDS = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
 LEADS_OUT = "a link that leads out of the root is not followed"
-
-
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 class Beneath:
@@ -96,22 +90,25 @@ class Beneath:
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""
         flags |= os.O_CLOEXEC
-        if not self._syscall:
-            return self._walk(path, flags, mode, follow)
-        try:
-            return self._native(path, flags, mode, _BENEATH | _NO_MAGIC | (0 if follow else _NO_LINKS))
-        except OSError as error:
-            if follow and error.errno == errno.EXDEV:
-                return self._walk(path, flags, mode, follow)  # an absolute link may still end inside
-            raise
+        if self._syscall:
+            try:
+                return self._native(path, flags, mode, _BENEATH | _NO_MAGIC | (0 if follow else _NO_LINKS))
+            except OSError as error:
+                if not follow or error.errno != errno.EXDEV:  # an absolute link may still end inside
+                    raise
+        if follow:
+            target = real(os.path.join(self.root, path))
+            if not f"{target}/".startswith(f"{self.root}/"):
+                raise OSError(errno.EXDEV, "leads out of the root", path)
+            os.stat(path, dir_fd=self._fd)  # refuses links that never end
+            path = os.path.relpath(target, self.root)
+        return self._by_parts(path, flags, mode)
 
     def _native(self, path: str, flags: int, mode: int, resolve: int) -> int:
         assert self._syscall is not None
-        how = _How(flags, mode if flags & os.O_CREAT else 0, resolve)
+        how = struct.pack("QQQ", flags, mode if flags & os.O_CREAT else 0, resolve)
         for _ in range(100):
-            fd: int = self._syscall(
-                _OPENAT2, self._fd, os.fsencode(path), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
-            )
+            fd: int = self._syscall(_OPENAT2, self._fd, os.fsencode(path), how, ctypes.c_size_t(len(how)))
             if fd >= 0:
                 return fd
             number = ctypes.get_errno()
@@ -119,58 +116,21 @@ class Beneath:
                 break
         raise OSError(number, os.strerror(number), path)
 
-    def _walk(self, path: str, flags: int, mode: int, follow: bool) -> int:
-        """Open component by component, keeping the folders passed so that `..` in a link is safe."""
-        left = [part for part in path.split("/") if part not in ("", ".")]
-        held = [os.dup(self._fd)]
-        links = 0
-        try:
-            while left:
-                part = left.pop(0)
-                if part == "..":
-                    if len(held) == 1:
-                        raise OSError(errno.EXDEV, "leads out of the root", path)
-                    os.close(held.pop())
-                    continue
-                wanted = os.O_NOFOLLOW | (os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags)
-                try:
-                    held.append(os.open(part, wanted, mode, dir_fd=held[-1]))
-                    continue
-                except OSError as error:
-                    if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-                        raise
-                    try:
-                        found = os.stat(part, dir_fd=held[-1], follow_symlinks=False)
-                    except OSError:
-                        raise error from None
-                    if not stat.S_ISLNK(found.st_mode):
-                        raise
-                links += 1
-                if not follow or links > _MAX_LINKS:
-                    raise OSError(errno.ELOOP, "is a symbolic link", path)
-                target = os.readlink(part, dir_fd=held[-1])
-                if target.startswith("/"):
-                    inside = self._inside(target)
-                    if inside is None:
-                        raise OSError(errno.EXDEV, "leads out of the root", path)
-                    for fd in held[1:]:
-                        os.close(fd)
-                    del held[1:]
-                    target = inside
-                left = [piece for piece in target.split("/") if piece not in ("", ".")] + left
-            if len(held) == 1:
-                held.append(os.open(".", flags & ~os.O_CREAT, dir_fd=held[0]))
-            return held.pop()
-        finally:
-            for fd in held:
-                os.close(fd)
-
-    def _inside(self, target: str) -> str | None:
-        """Return an absolute path relative to the root, None when it is outside."""
-        for form in (target, real(target)):
-            if (os.path.normpath(form) + "/").startswith(self.root + "/"):
-                return os.path.relpath(form, self.root)
-        return None
+    def _by_parts(self, path: str, flags: int, mode: int) -> int:
+        """Open one component after the other, following no link."""
+        fd, parts = os.dup(self._fd), path.split("/")
+        for left in reversed(range(len(parts))):
+            folder, part = fd, parts[-1 - left]
+            wanted = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags
+            try:
+                fd = os.open(part, wanted | os.O_NOFOLLOW, mode, dir_fd=folder)
+            except NotADirectoryError:
+                if stat.S_ISLNK(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
+                    raise OSError(errno.ELOOP, "is a symbolic link", path) from None
+                raise
+            finally:
+                os.close(folder)
+        return fd
 
     def contains(self, path: str) -> bool:
         """Does a path lead into the root, also through links?"""
@@ -271,18 +231,16 @@ def _libc() -> ctypes.CDLL:
 
 def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
     """Lock an open file or folder; Busy when another process keeps it locked for too long."""
-    deadline, pause = time.monotonic() + seconds, 0.00005
-    for attempt in itertools.count():
-        if free(fd, shared=shared):
-            return
+    deadline, pause, yields = time.monotonic() + seconds, 0.00005, _YIELDS
+    while not free(fd, shared=shared):
         if (left := deadline - time.monotonic()) <= 0:
-            break
-        if attempt < _YIELDS:
+            raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
+        if yields:
+            yields -= 1
             _yield()
         else:
             time.sleep(min(pause * random.uniform(0.5, 1.5), left))
             pause = min(pause * 1.3, 0.002)
-    raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
 def free(fd: int, *, shared: bool = False) -> bool:
@@ -358,8 +316,8 @@ def temporary(
     try:
         try:
             os.fchmod(fd, mode)
-            for piece in (data,) if isinstance(data, bytes) else data:
-                write_all(fd, piece)
+            with open(fd, "wb", closefd=False) as file:
+                file.writelines((data,) if isinstance(data, bytes) else data)
             if mtime:
                 os.utime(fd, ns=(mtime, mtime))
             if durable:

@@ -250,7 +250,7 @@ class SqliteIndex(search.Questions):
         name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
         path, temporary = os.path.join(self.folder, name), os.path.join(self.folder, f"{_CURRENT}-{name}")
         try:
-            self._sweep(self._current())  # files of rebuilds that were interrupted
+            self.purge(_PREFIX)  # files of rebuilds that were interrupted
             fresh._db = tables.create(path, self._identity)
             fresh._db.execute("BEGIN")  # one transaction on one connection
             yield fresh
@@ -263,7 +263,7 @@ class SqliteIndex(search.Questions):
             with open(temporary, "w", encoding="utf-8") as file:
                 file.write(name)
             os.replace(temporary, os.path.join(self.folder, _CURRENT))
-            self._sweep(name)
+            self.purge(_PREFIX)
         except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, OSError) as error:
             raise Unusable(f"the index cannot be built: {error}") from None
         finally:
@@ -271,17 +271,13 @@ class SqliteIndex(search.Questions):
             if self._current() != name:
                 delete(path)
 
-    def _sweep(self, current: str) -> None:
-        """Remove every index but the one in use."""
-        for other in os.listdir(self.folder):
-            if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
-                delete(os.path.join(self.folder, other))
-
-    def purge(self) -> None:
-        """Remove derived data that does not belong to the current index."""
-        current = self.generation()
-        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
-            if not name.startswith((current or "?", _CURRENT, _IGNORE)):
+    def purge(self, start: str = "") -> None:
+        """Remove derived data whose name begins like this and that does not belong to the current index."""
+        if not os.path.isdir(self.folder):
+            return
+        needed = (self._current() or "?", _CURRENT, _IGNORE)
+        for name in os.listdir(self.folder):
+            if name.startswith(start) and not name.startswith(needed):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self.folder, name))
 

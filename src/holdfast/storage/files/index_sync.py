@@ -18,6 +18,7 @@ from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS, Layout
 from holdfast.model.names import amount
+from holdfast.model.names import check_text
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import utc_now
@@ -61,12 +62,10 @@ class IndexSync:
         self.refresher = Refresher(tree, places, settings.limits)
         self._noted: dict[str, None] = {}
         self.note = self._noted.setdefault
-        """Note that a path changed; the next question indexes it."""
+        """Note that a file changed, or a folder (with a slash at its end); the next question indexes it."""
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
-        self._moved: dict[str, None] = {}
-        """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
         self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
@@ -77,36 +76,37 @@ class IndexSync:
             self._watcher = None
         with contextlib.suppress(HoldfastError):
             for path in _taken(self._noted):
-                self.peek(lambda _: None, path)
+                if not path.endswith("/"):
+                    self.peek(lambda _: None, path)
         self.index.close()
 
     # asking
 
-    def ask(self, question: Callable[[SqliteIndex], Answer], progress: Progress | None = None) -> Answer:
-        """Ask the index, rebuilding it first when it cannot be used."""
-        known = self.index.generation()
-        try:
-            return question(self.index)
-        except Stale:
-            pass
-        except Unusable:
-            self.index.keep_in_memory()
-        try:
-            self.rebuild(progress, unless_newer_than=known)
-            return question(self.index)
-        except (Stale, Unusable):
-            self.index.keep_in_memory()
-            self.rebuild(progress)
-        return question(self.index)
+    def run(self, work: Callable[[], Answer], progress: Progress | None = None) -> Answer:
+        """Run work that refreshes and asks the index, again when another process replaced the index in between.
 
-    def retry_if_replaced(self, work: Callable[[], Answer]) -> Answer:
-        """Run work that refreshes and asks the index, again when another process replaced the index in between."""
-        for _ in range(_TRIES):
+        An index that cannot be used is rebuilt first; when that does not help, it is kept in memory.
+        """
+        failed = 0
+        for left in reversed(range(_TRIES)):
             known = self.index.generation()
-            answer = work()
-            if self.index.generation() == known:
-                break
-        return answer
+            try:
+                answer = work()
+            except (Stale, Unusable) as error:
+                failed += 1
+                if failed > 2:
+                    raise
+                if failed == 2 or isinstance(error, Unusable):
+                    self.index.keep_in_memory()
+                try:
+                    self.rebuild(progress, unless_newer_than=known)
+                except (Stale, Unusable):
+                    self.index.keep_in_memory()
+                    self.rebuild(progress)
+            else:
+                if not left or self.index.generation() == known:
+                    return answer
+        raise Busy("The index is being replaced again and again.", "Try again; nothing was lost.")
 
     def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
@@ -166,42 +166,41 @@ class IndexSync:
 
     # refreshing
 
-    def catch_up(self) -> Refreshed:
-        """Index the noted paths."""
-
-        def work(paths: list[str]) -> Refreshed:
-            done = Refreshed(files=len(paths))
-            if paths:
-                self.ask(lambda index: self._apply(index, paths, done))
-            return done
-
-        return self._with_notes(work)
-
-    def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
-        """Check every file below these places, or below all roots, and index what changed."""
-
-        def work(_noted: list[str]) -> Refreshed:
-            return self.ask(lambda index: self._refresh_into(index, below, progress), progress)
-
-        if not below:
-            return self._with_notes(work)
-        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
-            with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
-                pass
-        return work([])
-
-    def _with_notes(self, work: Callable[[list[str]], Refreshed]) -> Refreshed:
-        """Run work that indexes the noted paths; they stay noted when it does not succeed."""
+    def catch_up(self, *folders: str, progress: Progress | None = None) -> Refreshed:
+        """Index the noted paths, and what changed below these folders and the noted ones; "/" is the whole memory."""
         with self._turns:
             noted = _taken(self._noted)
+            below = tuple(sorted({path[:-1] for path in (*noted, *folders) if path.endswith("/")}))
+            paths = sorted(path for path in noted if not path.endswith("/"))
+            done = Refreshed(files=len(paths))
             try:
-                done = work(sorted(noted))
+                if below:
+                    places = () if "" in below else below
+                    done = self._refresh_into(self.index, places, progress)
+                if paths and "" not in below:
+                    self._apply(self.index, paths, done)
             except BaseException:
                 self._noted.update(noted)
                 raise
             if done.behind:
                 self._noted.update(noted)
             return done
+
+    def read(self, *paths: str) -> None:
+        """Index these files as they are now."""
+        check_text(*paths)
+        for path in paths:
+            self.note(path)
+        self.catch_up()
+
+    def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        """Check every file below these places, or below all roots, and index what changed."""
+        if not below:
+            return self.catch_up("/", progress=progress)
+        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
+            with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
+                pass
+        return self._refresh_into(self.index, below, progress)
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then replaces the old one."""
@@ -238,23 +237,14 @@ class IndexSync:
     def _as_watched(self, watcher: Watcher) -> Refreshed:
         paths, folders = watcher.changes()
         self._noted.update(dict.fromkeys(paths))
-        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
+        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
         generation = self.index.generation()
-        moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
-            moved[""] = None
-        if not moved:
-            return self.catch_up()
-        try:
-            done = self.refresh_below(() if "" in moved else tuple(sorted(moved)))
-        except BaseException:
-            self._moved.update(moved)
-            raise
-        if done.behind:
-            self._moved.update(moved)
-        else:
+            self.note("/")
+        done = self.catch_up(*(f"{path}/" for path in self.refresher.linked))  # links hide changes
+        if not done.behind:
             self._generation = generation
-        return done if "" in moved else self.catch_up()
+        return done
 
     def _refresh_into(self, index: SqliteIndex, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
@@ -282,7 +272,7 @@ class IndexSync:
 
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
-        return self.ask(lambda index: refresh.vanished(self.tree, index))
+        return refresh.vanished(self.tree, self.index)
 
 
 def _read_of(seen: Seen | None, stamp: Stamp | None) -> int:

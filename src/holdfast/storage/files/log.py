@@ -8,7 +8,6 @@ log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
@@ -40,8 +39,6 @@ WINDOW = 1 << 18
 """How many bytes before a cursor are compared."""
 _LOOK_BACK = 1_000
 _KEYS = tuple(row.key for row in KINDS.values() if row.key)
-_NEAR = 64
-"""The lines of a pair are written together; only after a merge can they be farther apart than this."""
 _MOST_NAMED = 5
 _SECONDS = 600.0
 _MOST = 4 << 20
@@ -49,8 +46,6 @@ _MOST = 4 << 20
 At = tuple[int, int, bytes]
 """A write: the inode of the log, the offset, and the bytes."""
 UNKNOWN: At = (0, 0, b"")
-Read = Callable[[int, int], bytes]
-"""Read so many bytes from an offset; fewer only at the end of the log."""
 
 
 # lines
@@ -59,29 +54,29 @@ Read = Callable[[int, int], bytes]
 class LogEnd:
     """The end of a log that this process has locked, as an append sees it."""
 
-    def __init__(self, read: Read, size: int, line_bytes: int) -> None:
+    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
         self.size = size
-        self._read = read
+        self._fd = fd
         self._line_bytes = line_bytes
-        self.tail = read(_END, max(0, size - _END)) if size else b""
+        self.tail = os.pread(fd, _END, max(0, size - _END)) if size else b""
         self.torn = size > 0 and not self.tail.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
         """Yield the lines that are not blank, last line first."""
-        found = backwards(self._read, self.size, self._line_bytes)
+        found = backwards(self._fd, self.size, self._line_bytes)
         return (line.data for line in found if line.data.strip())
 
     def lines(self, offset: int) -> Iterator[bytes]:
         """Yield the lines from an offset on."""
-        return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
+        return (line.data for line in forwards(self._fd, offset, self.size, self._line_bytes))
 
 
-def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
+def forwards(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
     """Yield lines in order; a line longer than allowed is skipped."""
     start = position = offset
     kept, dropped = b"", False
     while position < end:
-        chunk = read(min(_CHUNK, end - position), position)
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
         if not chunk:
             break
         cursor = position - len(kept)
@@ -100,7 +95,7 @@ def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
         yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
 
 
-def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
+def backwards(fd: int, size: int, longest: int) -> Iterator[Line]:
     """Yield lines from the end; an over-long one is skipped."""
     end = position = size
     tail, whole, dropped = b"", False, False
@@ -108,7 +103,7 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
     while position > 0:
         step = min(most, position)
         most = min(4 * most, _BACK)
-        block = read(step, position - step)
+        block = os.pread(fd, step, position - step)
         if len(block) < step:
             return  # the file was cut while it was read
         cursor = position + len(tail)
@@ -131,17 +126,11 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
 
 def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
     """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
-    waiting, waits = list[bytes](), 0
-    for line in forwards(functools.partial(os.pread, fd), 0, size, longest):
-        if line.cut or waits >= _CHUNK:
-            yield b"".join(waiting)
-            waiting, waits = [], 0
+    for line in forwards(fd, 0, size, longest):
         if line.cut:
             yield from chunks(fd, line.end - line.offset, line.offset)
         else:
-            waiting += [change(line.data), b"\n" if line.whole else b""]
-            waits += line.end - line.offset
-    yield b"".join(waiting)
+            yield change(line.data) + b"\n" * line.whole
 
 
 def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
@@ -342,10 +331,10 @@ def last_id(end: LogEnd) -> str:
     return ""
 
 
-def _unread(end: LogEnd, offset: int, needle: str) -> Iterator[dict[str, Any]]:
+def _unread(end: LogEnd, offset: int, text: str) -> Iterator[dict[str, Any]]:
     """Yield the entries after an offset that may contain a text; from the start when no line starts at the offset."""
     first = next(end.lines(offset), b"") if offset <= end.size else b"?"
-    wanted = needle.encode()
+    wanted = text.encode()
     for data in end.lines(0 if isinstance(jsonl.parse(first), str) else offset):
         objects = jsonl.parse(data) if wanted in data or b"\\" in data else []  # it may be escaped
         if isinstance(objects, list):
@@ -372,22 +361,16 @@ def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
 
 
 def newest_first(
-    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
-) -> Iterator[Record]:
+    tree: FileTree, place: Place, marks: dict[str, bool], alone: set[str] | None, blob: parsing.Blob,
+    problems: list[Problem],
+) -> Iterator[Record]:  # fmt: skip
     """Yield the records of a log from its end, without hidden ones and without incomplete pairs.
 
-    `marks` is what the index knows to be hidden or not. What is left out because of damage is added to `problems`.
+    `marks` is what the index knows to be hidden or not, `alone` the ids of which it knows that the other line of the
+    pair is missing; None means that it has not read the whole log. What is left out because of damage is added to
+    `problems`.
     """
-    found = _records(tree, place, marks, blob, problems)
-    if place.kind.pair:
-        found = _pairs(tree, place, found, problems)
-    return (record for record in found if not record.hidden)
-
-
-def _records(
-    tree: FileTree, place: Place, marks: dict[str, bool], blob: parsing.Blob, problems: list[Problem]
-) -> Iterator[Record]:
-    seen: set[str] = set()
+    seen, halves = set[str](), _halves(tree, place) if alone is None else alone
     for line in tree.scan_back(place.path):
         objects = parsing.objects(place, line)
         if isinstance(objects, str):
@@ -401,39 +384,23 @@ def _records(
                 problems.append(Problem(place.path, f"skipped at byte {line.offset:,}: {what}"))
                 continue
             record, _ = parsing.line_record(place, value, 0, blob)
-            if record.id not in seen:
-                seen.add(record.id)
-                yield msgspec.structs.replace(record, hidden=True) if marks.get(record.id) else record
+            if record.id in halves and record.id not in seen:
+                problems.append(Problem(record.path, f"{record.id} is {HALF}"))
+            elif record.id not in seen and not record.hidden and not marks.get(record.id):
+                yield record
+            seen.add(record.id)
 
 
-def _pairs(tree: FileTree, place: Place, records: Iterator[Record], problems: list[Problem]) -> Iterator[Record]:
-    """Leave out the records of incomplete pairs; the other half is nearly always close."""
-    field = place.kind.pair
-    ahead: deque[Record] = deque()
-    whole: set[str] = set()
-    counts: Counter[str] = Counter()
-    """How many lines each pair has in the whole log."""
-    while record := ahead.popleft() if ahead else next(records, None):
-        pair = record.fields.get(field)
-        if not isinstance(pair, str) or not pair or pair in whole:
-            yield record
-            continue
-        found = any(other.fields.get(field) == pair for other in ahead)
-        while not found and len(ahead) < _NEAR and (other := next(records, None)):
-            ahead.append(other)
-            found = other.fields.get(field) == pair
-        if not found and not counts:
-            by_id: dict[str, str] = {}
-            for line in tree.scan(place.path):
-                objects = parsing.objects(place, line) if field.encode() in line.data else ""
-                for value in objects if isinstance(objects, list) else ():
-                    by_id[jsonl.identity(value, place.kind.time)[0]] = str(value.get(field))
-            counts = Counter(by_id.values())
-        if found or counts[pair] > 1:
-            whole.add(pair)
-            yield record
-        else:
-            problems.append(Problem(record.path, f"{record.id} is {HALF}"))
+def _halves(tree: FileTree, place: Place) -> set[str]:
+    """Return the ids of the lines that belong to a pair whose other line is missing."""
+    field, pairs = place.kind.pair, dict[str, str]()
+    for line in tree.scan(place.path) if field else ():
+        objects = parsing.objects(place, line) if field.encode() in line.data else ""
+        for value in objects if isinstance(objects, list) else ():
+            if isinstance(pair := value.get(field), str) and pair:
+                pairs[jsonl.identity(value, place.kind.time)[0]] = pair
+    counts = Counter(pairs.values())
+    return {identifier for identifier, pair in pairs.items() if counts[pair] == 1}
 
 
 class Importer:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TypeVar
 
+import apsw
 import msgspec
 
 from holdfast.errors import Busy, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
@@ -96,14 +97,6 @@ class Refresher:
             if seen.kind and KINDS[seen.kind].shape == "line" and seen.offset < seen.stamp.size
         ]
 
-    def stale(self, index: SqliteIndex, done: Refreshed) -> int:
-        """Count the files that changed since the index read them."""
-        seen = index.seen(self.layout.roots)
-        stamps = self.walk(done)
-        done.files = len(stamps)
-        changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
-        return changed + len(seen.keys() - stamps.keys())
-
     def apply(self, index: SqliteIndex, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
         """Index these paths as they are now, in small transactions, so that other processes never wait long."""
         logs_there = [path for path in paths if path.endswith(".jsonl")]
@@ -136,8 +129,7 @@ class Refresher:
                         rows.remove(db, path)
                     done.removed += 1
             elif place.kind.shape == "line":
-                while not self._log(index, place, seen, stamp, done, end):
-                    seen, stamp = index.look(path), self.tree.stat(path) or stamp  # another process read on
+                self._log(index, place, seen, stamp, done, end)
             else:
                 self._document(index, place, seen, done)
         except (Busy, RootGone):
@@ -164,37 +156,36 @@ class Refresher:
 
     def _log(
         self, index: SqliteIndex, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
-    ) -> bool:
-        """Index a log; False when another thread or process indexed it at the same time."""
-        looked = time.time_ns()
-        path = place.path
-        if seen and _settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
-            return True
-        if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
-            seen = None
-        if seen and seen.offset == stamp.size:
+    ) -> None:
+        """Index a log in one transaction: no reader may see half of it, and no other process may index it meanwhile."""
+        looked, path = time.time_ns(), place.path
+        arrived = seen is not None and self._arrived(seen)
+        if seen and _settled(seen, stamp) and seen.offset == stamp.size and not arrived:
+            return
+        grown = seen is not None and not arrived and self._grown(path, seen, stamp)
+        if seen and grown and seen.offset == stamp.size:
             self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
-            return True
-        if seen is None:  # in one transaction: no reader may see half a log
-            with index.writing() as db:
-                stamp = self.tree.stat(path) or stamp  # another process may have indexed newer entries meanwhile
-                fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+            return
+        with index.writing() as db:
+            if (known := index.look(path)) != seen:  # another process indexed it
+                self._log(index, place, known, self.tree.stat(path) or stamp, done, end)
+                return
+            if seen and grown:
+                now, before = msgspec.structs.replace(seen, stamp=stamp, looked=looked), set[str]()
+            else:
+                now = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 unsynced = place.kind.foreign or place.kind.name in ("trace", "write")  # these may lose entries
-                before = set[str]() if unsynced else index.ids(path)
-                rows.add(db, path, fresh, Facts(), replace=True)
-                complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
-                after = index.ids(path)
-                if (gone := before - after) and (gone != before or not after):  # else the index is of another log
-                    known = lost(index)
-                    known[path] = sorted(gone.union(known.get(path, ())))
-                    index.note(_LOST, msgspec.json.encode(known).decode())
-        else:
-            now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
-            complete = self._read_on(index, place, now, stamp.size if end is None else end, done)
+                before = set() if unsynced else index.ids(path)
+                rows.add(db, path, now, Facts(), replace=True)
+            self._read_on(db, place, now, stamp.size if end is None else end, done)
+            after = index.ids(path) if before else before
+            if (gone := before - after) and (gone != before or not after):  # else the index is of another log
+                missing = lost(index)
+                missing[path] = sorted(gone.union(missing.get(path, ())))
+                index.note(_LOST, msgspec.json.encode(missing).decode())
         done.changed += 1
-        return complete
 
-    def _read_on(self, index: SqliteIndex, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
+    def _read_on(self, db: apsw.Connection, place: Place, now: Seen, end: int, done: Refreshed) -> None:
         """Index a log from where the index stopped, in batches."""
         path = place.path
         for batch in _batches(self.tree.scan(path, now.offset, end)):
@@ -207,7 +198,6 @@ class Refresher:
                     checksum = self.tree.fingerprint(path, line.offset, line.end, checksum)
                 else:
                     checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
-            before = now
             now = msgspec.structs.replace(
                 now,
                 offset=last,
@@ -217,13 +207,8 @@ class Refresher:
                 tail=self.tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
-            with index.writing() as db:
-                known = index.look(path)
-                if known is None or (known.offset, known.checksum) != (before.offset, before.checksum):
-                    return False
-                rows.add(db, path, now, facts)
+            rows.add(db, path, now, facts)
             done.records += len(facts.records)
-        return True
 
     def _grown(self, path: str, seen: Seen, stamp: Stamp) -> bool:
         """Is the part of the log that was read unchanged, and followed by whole lines only?"""
@@ -308,12 +293,9 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
         return
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
-        before = _noted(index, _VANISHED, Gone)
-        found = Gone(
-            before.time if before else utc_now(), len(gone) + (before.files if before else 0),
-            lost + (before.records if before else 0), max(total, before.total if before else 0),
-            [*(before.paths if before else ()), *sorted(gone)][:_MOST_NAMED],
-        )  # fmt: skip
+        before = _noted(index, _VANISHED, Gone) or Gone(utc_now(), 0, 0, 0, [])
+        paths = [*before.paths, *sorted(gone)][:_MOST_NAMED]
+        found = Gone(before.time, before.files + len(gone), before.records + lost, max(before.total, total), paths)
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 

@@ -165,10 +165,10 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
         "INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?, ?)",
         [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
     )
-    marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
-    twins = [problem for record in records if (problem := _insert(db, file, record, marked))]
-    for target in targets:
-        _apply(db, file, target)
+    before = db.execute("SELECT max(row) FROM records").get or 0
+    twins = [problem for record in records if (problem := _insert(db, file, record))]
+    _set_hidden(db, "row > ? AND EXISTS (SELECT 1 FROM marks m WHERE m.target IN (records.id, records.key))", before)
+    _apply(db, file, targets)
     db.executemany(
         "INSERT INTO problems VALUES (?, ?, ?, ?)",
         [(file, problem.line, problem.what, problem.minor) for problem in (*facts.problems, *twins)],
@@ -181,8 +181,14 @@ def remove(db: apsw.Connection, path: str) -> None:
     if file is not None:
         targets = _clear(db, file)
         db.execute("DELETE FROM files WHERE file = ?", (file,))
-        for target in targets:
-            _apply(db, file, target)
+        _apply(db, file, targets)
+
+
+def _apply(db: apsw.Connection, file: int, targets: Iterable[str]) -> None:
+    """Update the records that marks of a file are about."""
+    for target in targets:
+        _set_hidden(db, "id = ?", target)
+        _set_hidden(db, "key = ? AND file = ?", target, file)
 
 
 def _clear(db: apsw.Connection, file: int, after: int = 0) -> set[str]:
@@ -219,25 +225,25 @@ def revive(blob: bytes, hidden: int, superseded: int) -> Record:
     return record
 
 
-def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
+def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
     """Add a record with its words and ties; a line that is there already is not added twice."""
     there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
     if there is not None:
         if record_in(there).version == record.version:
             return None
-        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
+        return Problem(record.path, f"the id {record.id} is in this file twice with different content", record.line)
     superseded = bool(record.key) and not _supersede(db, file, record)
     pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
-    hidden = alone or record.hidden or (marked and _is_hidden(db, file, record))
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time,
             record.key or (str(record.fields.get("record", record.fields.get("path"))) if writes else None),
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, words.author_of(record), record.fields.get("role") == "assistant",
-            priority_of(record.fields.get("priority")), mark_of(record), record_out(record),
+            alone, alone or record.hidden, superseded, words.author_of(record),
+            record.fields.get("role") == "assistant", priority_of(record.fields.get("priority")), mark_of(record),
+            record_out(record),
         ),
     )  # fmt: skip
     if not superseded:
@@ -266,37 +272,20 @@ def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
 
 def _complete_pair(db: apsw.Connection, file: int, pair: str) -> bool:
     """Show the other line of a pair; False when it is not there yet."""
-    others: list[Row] = db.execute(
-        "SELECT row, record FROM records WHERE pair = ? AND file = ?", (pair, file)
-    ).fetchall()
-    for row, blob in others:
-        record = record_in(blob)
-        hidden = record.hidden or _is_hidden(db, file, record)
-        db.execute("UPDATE records SET alone = 0, hidden = ? WHERE row = ?", (hidden, row))
-    return bool(others)
+    db.execute("UPDATE records SET alone = 0 WHERE pair = ? AND file = ?", (pair, file))
+    _set_hidden(db, "pair = ? AND file = ?", pair, file)
+    return db.changes() > 0
 
 
-def _is_hidden(db: apsw.Connection, file: int, record: Record) -> bool:
-    """Return whether the newest mark hides this record; a mark on a key only applies to older lines."""
-    newest = db.execute(
-        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?)"
-        " ORDER BY sort DESC LIMIT 1",
-        (record.id, record.key, file, record.order),
-    ).get
-    return bool(newest)
-
-
-def _apply(db: apsw.Connection, file: int, target: str) -> None:
-    """Update the hidden flag of the records that a mark is about."""
-    rows: list[Row] = db.execute(
-        "SELECT row, file, alone, record FROM records WHERE id = ? UNION"
-        " SELECT row, file, alone, record FROM records WHERE key = ? AND file = ?",
-        (target, target, file),
-    ).fetchall()
-    for row, home, alone, blob in rows:
-        record = record_in(blob)
-        hidden = bool(alone) or record.hidden or _is_hidden(db, home, record)
-        db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
+def _set_hidden(db: apsw.Connection, which: str, *values: object) -> None:
+    """Hide these records, or show them: the newest mark decides; a mark on a key only applies to older lines."""
+    db.execute(
+        "UPDATE records SET hidden = alone OR coalesce(json_extract(CAST(record AS TEXT), '$.hidden'), 0) OR coalesce("
+        "(SELECT m.hidden FROM marks m WHERE m.target = records.id"
+        " OR (m.target = records.key AND m.file = records.file AND m.sort > records.sort)"
+        f" ORDER BY m.sort DESC LIMIT 1), 0) WHERE {which}",
+        values,
+    )
 
 
 # proof

@@ -282,6 +282,11 @@ class Questions:
         sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
         return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
 
+    def alone_in(self, path: str) -> set[str]:
+        """Return the ids of the lines of a log that belong to a pair whose other line is missing."""
+        sql = "SELECT id FROM records INDEXED BY records_alone JOIN files USING (file) WHERE alone AND path = ?"
+        return {identifier for (identifier,) in self._rows(sql, (path,))}
+
     def noted(self, name: str) -> str:
         """Return a note, "" when there is none."""
         found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))

@@ -13,14 +13,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
-from holdfast.model.names import check_text
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared
@@ -48,7 +47,19 @@ _NOTHING = Known()
 _TARGET = re.compile(rb'"path": ?"([^"]*)')
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def asks(method: Callable[Concatenate[FileStore, P], T]) -> Callable[Concatenate[FileStore, P], T]:
+    """Run a method that asks the index: again after a rebuild, or when another process replaced the index."""
+
+    @functools.wraps(method)
+    def run(self: FileStore, /, *given: P.args, **named: P.kwargs) -> T:
+        progress: Any = named.get("progress")
+        return self._sync.run(lambda: method(self, *given, **named), progress)
+
+    return run
 
 
 class FileStore(Store):
@@ -111,6 +122,7 @@ class FileStore(Store):
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
 
+    @asks
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
         pages = [record for record in records if KINDS[record.kind].shape != "line" and record.kind != "memory"]
         always = (self._memory_writer(record) for record in records if record.kind == "memory")
@@ -119,13 +131,9 @@ class FileStore(Store):
             return found
         folder = f"{self.layout.memory}/writes"
         targets = {target for page in pages for target in (page.path, *write_log.targets(page))}
-
-        def question(index: SqliteIndex) -> tuple[dict[str, Record], list[Problem]]:
-            return index.last_writes(targets), index.problems((folder,))
-
-        logs = self._sync.ask(lambda index: list(index.seen((folder,))))
-        writes, damaged = self._ask_about(question, self.write_log, *logs)
-        for start in self._damaged_targets(damaged):
+        self._sync.read(self.write_log, *self._index.seen((folder,)))
+        writes = self._index.last_writes(targets)
+        for start in self._damaged_targets(self._index.problems((folder,))):
             found |= {page.path: None for page in pages if page.path.startswith(start)}
         return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
 
@@ -209,10 +217,13 @@ class FileStore(Store):
         if place is None or not self.exists(path):
             return
 
-        # a merge may put a mark before its entry
-        marks = self._sync.peek(lambda index: index.hidden_in(path), path) or {}
+        def question(index: SqliteIndex) -> tuple[dict[str, bool], set[str] | None]:
+            # a merge may put a mark before its entry, and the lines of a pair far apart
+            return index.hidden_in(path), index.alone_in(path) if self._has_read(index, path) else None
+
+        marks, alone = self._sync.peek(question, path) or ({}, None)
         found = [] if problems is None else problems
-        yield from log.newest_first(self.tree, place, marks, self._sync.refresher.blob, found)
+        yield from log.newest_first(self.tree, place, marks, alone, self._sync.refresher.blob, found)
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         return self._importer.add(path, lines)
@@ -253,12 +264,13 @@ class FileStore(Store):
 
     # records
 
+    @asks
     def get(self, identifier: str) -> Record:
         identifier = self.resolve(identifier)
         path = path_of(identifier)
         place = self.layout.classify(path)
         if place is None or place.kind.shape == "line":
-            found = self._sync.retry_if_replaced(lambda: self._by_id(identifier))
+            found = self._by_id(identifier)
             if len(found) > 1:
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
@@ -269,76 +281,54 @@ class FileStore(Store):
             raise unknown(identifier)
         if not place.kind.write_once:
             return record
-
-        def with_ledger() -> list[Record]:
-            self._sync.refresh_below((path.rpartition("/")[0],))
-            return self._sync.ask(lambda index: index.by_id(path))
-
-        return next(iter(self._sync.retry_if_replaced(with_ledger)), record)
+        self._sync.refresh_below((path.rpartition("/")[0],))  # its ledger is beside it
+        return next(iter(self._index.by_id(path)), record)
 
     def _by_id(self, identifier: str) -> list[Record]:
-        found = self._sync.ask(lambda index: index.by_id(identifier))
-        if found:
-            for path in {record.path for record in found}:
-                self._sync.note(path)
-            self._sync.catch_up()
+        if found := self._index.by_id(identifier):
+            self._sync.read(*(record.path for record in found))
         else:
             self._sync.refresh_below(())
             if is_id(identifier):
                 self._sync.refresh_below(self.layout.below(FOREIGN, ""))
-        if not (found := self._sync.ask(lambda index: index.by_id(identifier))):
+        if not (found := self._index.by_id(identifier)):
             raise unknown(identifier)
         return found
 
-    def _ask_about(self, question: Callable[[SqliteIndex], T], *paths: str) -> T:
-        """Ask the index about some files, as they are now."""
-        check_text(*paths)
-
-        def work() -> T:
-            for path in paths:
-                self._sync.note(path)
-            self._sync.catch_up()
-            return self._sync.ask(question)
-
-        return self._sync.retry_if_replaced(work)
-
+    @asks
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        def work() -> tuple[Refreshed, list[Record]]:
-            done = self._sync.ensure_current(where, searching=False)
-            return done, self._sync.ask(lambda index: index.newest(where, limit))
+        done = self._sync.ensure_current(where, searching=False)
+        return done, self._index.newest(where, limit)
 
-        return self._sync.retry_if_replaced(work)
-
+    @asks
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
         done, found = self.query(where)
         wanted = where.kinds or where.searchable
         below = self.layout.below(wanted, where.scope, above=where.above)
-        known = self._sync.ask(lambda index: index.problems(below))
         problems = [
-            problem for problem in known if (place := self.layout.classify(problem.path)) and place.kind.name in wanted
+            problem
+            for problem in self._index.problems(below)
+            if (place := self.layout.classify(problem.path)) and place.kind.name in wanted
         ]
         return found, once([*done.problems, *problems])
 
+    @asks
     def every(self) -> list[Record]:
-        def question(index: SqliteIndex) -> list[Record]:
-            paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
-            return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
-
-        def work() -> list[Record]:
-            self._sync.refresh_below(())
-            self._sync.refresh_below(self.layout.below(FOREIGN, ""))
-            return self._sync.ask(question)
-
-        return self._sync.retry_if_replaced(work)
+        self._sync.refresh_below(())
+        self._sync.refresh_below(self.layout.below(FOREIGN, ""))
+        paths = [path for path, seen in self._index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
+        return [one for path in paths for one in self._index.records(path) if not one.fields.get("forgotten")]
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         def question(index: SqliteIndex) -> list[Record] | None:
-            seen, stamp = index.look(path), self.tree.stat(path)
-            read = seen.offset == stamp.size if seen and stamp else stamp is None
-            return index.by_key(path, key, history=history) if read else None
+            return index.by_key(path, key, history=history) if self._has_read(index, path) else None
 
         found = self._sync.peek(question, path)
         return self._scan_for(path, key, history) if found is None else found
+
+    def _has_read(self, index: SqliteIndex, path: str) -> bool:
+        seen, stamp = index.look(path), self.tree.stat(path)
+        return seen.offset == stamp.size if seen and stamp else stamp is None
 
     def _scan_for(self, path: str, key: str, history: bool) -> list[Record]:
         """Find the entries of a key in the log itself: a write must not wait for the index."""
@@ -353,15 +343,19 @@ class FileStore(Store):
                     rows.add(db, path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
             return scratch.by_key(path, key, history=history)
 
+    @asks
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
-        return self._sync.ask(lambda index: index.beside(path, order, limit, after=after))
+        return self._index.beside(path, order, limit, after=after)
 
+    @asks
     def count(self, path: str, after: str = "") -> int:
-        return self._ask_about(lambda index: index.count(path, after), path)
+        self._sync.read(path)
+        return self._index.count(path, after)
 
+    @asks
     def problems(self, *paths: str) -> list[Problem]:
-        found = self._ask_about(lambda index: index.problems(paths), *paths)
-        return [problem for problem in found if not problem.minor and problem.path in paths]
+        self._sync.read(*paths)
+        return [problem for problem in self._index.problems(paths) if not problem.minor and problem.path in paths]
 
     # recall
 
@@ -375,55 +369,61 @@ class FileStore(Store):
                 reports.append(self._reports.pop())
             with self._index.reading():
                 found = self._candidates(query, terms, where, plain=plain)
-                damaged = self._sync.ask(lambda index: index.problem_count())
+                damaged = self._index.problem_count()
                 state = {"as_of": done.as_of or now, "behind": done.behind, "problems": [*done.problems, *reports]}
                 return use(msgspec.structs.replace(found, damaged=damaged, **state))
 
-        return self._sync.retry_if_replaced(work)
+        return self._sync.run(work)
 
     def _newest(self, where: Filter, limit: int) -> list[Record]:
-        return self._sync.ask(lambda index: index.newest(where, limit))
+        return self._index.newest(where, limit)
 
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
-        return self._sync.ask(lambda index: index.best(terms, where, limit))
+        return self._index.best(terms, where, limit)
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
-        pools, near = self._sync.ask(lambda index: index.pools(terms, where, most)), Near()
+        pools, near = self._index.pools(terms, where, most), Near()
         if query.associate and self._model.get() and (vectors := self._meaning()):
-            pools, near = self._sync.ask(lambda index: vectors.widen(index, pools, query, terms, where))
+            pools, near = vectors.widen(self._index, pools, query, terms, where)
             if self._watching:
-                vectors.fill(self._sync.ask)
-        return pools, near, lambda rows: self._sync.ask(lambda index: index.load(rows))
+                vectors.fill(self._index)
+        return pools, near, self._load
 
+    @asks
+    def _load(self, rows: list[int]) -> Mapping[int, Record]:
+        return self._index.load(rows)
+
+    @asks
     def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        return self._sync.ask(lambda index: index.related(own, where, limit))
+        return self._index.related(own, where, limit)
 
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
         return [record for record, _ in found or ()]
 
+    @asks
     def passes(self, where: Filter) -> bool:
         return bool(self._newest(where, 1))
 
+    @asks
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
-        def work() -> list[Tied]:
-            self._sync.ensure_current(where, searching=True)
-            own = [one for one in self._sync.ask(lambda index: index.by_id(identifier)) if not one.superseded]
-            return self._related({identifier: own}, where, limit)[identifier]
+        self._sync.ensure_current(where, searching=True)
+        own = [one for one in self._index.by_id(identifier) if not one.superseded]
+        return self._related({identifier: own}, where, limit)[identifier]
 
-        return self._sync.retry_if_replaced(work)
-
+    @asks
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
         if self._model.get() is None:
             raise self._model.unavailable()
-        return self._sync.ask(lambda index: self._meaning().embed(index, progress))
+        return self._meaning().embed(self._index, progress)
 
+    @asks
     def embedded(self) -> Embedded:
         self.refresh()
         if self._model.get() is None:
             return Embedded("", problem=self._model.problem)
-        return self._sync.ask(self._meaning().status)
+        return self._meaning().status(self._index)
 
     def _meaning(self) -> Vectors:
         with self._claims_lock:
@@ -436,24 +436,26 @@ class FileStore(Store):
     # care
 
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
-        if rebuild:
-            try:
-                done = self._sync.rebuild(progress)
-            except Unusable as error:
-                raise Unavailable(
-                    f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
-                ) from None
-            return done
+        if not rebuild:
+            return self._refresh(progress=progress)
+        try:
+            return self._sync.rebuild(progress)
+        except Unusable as error:
+            raise Unavailable(
+                f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
+            ) from None
+
+    @asks
+    def _refresh(self, *, progress: Progress | None = None) -> Refreshed:
         done = self._sync.refresh_below((), progress)
-        known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
-        done.problems = once([*done.problems, *known])
+        done.problems = once([*done.problems, *self._index.problems(), *self._sync.refresher.torn(self._index)])
         return done
 
+    @asks
     def verify(self, progress: Progress | None = None) -> Report:
         begun = time_ns()
         self.refresh()
-        outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
-        if outside:
+        if outside := [path for path in self._index.seen() if not self.layout.watched(path)]:
             self._sync.refresh_below(tuple(outside))
         try:
             with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
@@ -463,24 +465,25 @@ class FileStore(Store):
         report.damage += self._sync.vanished()
         return report
 
+    @asks
     def lost(self) -> dict[str, list[str]]:
         self.refresh()
-        return self._sync.ask(refresh.lost)
+        return refresh.lost(self._index)
 
+    @asks
     def stats(self) -> dict[str, Any]:
-        done, refresher = Refreshed(), self._sync.refresher
-        behind = self._sync.ask(lambda index: refresher.stale(index, done))
-        counts = self._sync.ask(lambda index: index.counts())
-        size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        done, seen, counts = Refreshed(), self._index.seen(self.layout.roots), self._index.counts()
+        stamps = self._sync.refresher.walk(done)
+        changed = [path for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp]
         vanished = self._sync.vanished()
-        problems = [*done.problems, *vanished, *self._sync.ask(lambda index: index.problems())]
+        problems = [*done.problems, *vanished, *self._index.problems()]
         return {
             "records": sum(counts.values()),
             "kinds": counts,
-            "files": done.files,
-            "bytes": size,
+            "files": len(stamps),
+            "bytes": sum(stamp.size for stamp in stamps.values()),
             "index_bytes": self._index.size(),
-            "behind": behind,
+            "behind": len(changed) + len(seen.keys() - stamps.keys()),
             "problems": len(once(problems)),
             "vanished": [str(problem) for problem in vanished],
             **({"words_alone": self.words_alone} if self.words_alone else {}),
@@ -490,6 +493,7 @@ class FileStore(Store):
     def waiting(self) -> int:
         return self._sync.waiting
 
+    @asks
     def watch(self) -> None:
         if self.folder:
             self._sync.watch(self.folder)
@@ -499,5 +503,6 @@ class FileStore(Store):
         self._sync.rebuild(None)
         self._index.purge()
 
+    @asks
     def follow(self) -> FileFeed:
-        return FileFeed(self.folder, self._sync.refresher, lambda: self._sync.refresh_below(()), self._sync.ask)
+        return FileFeed(self.folder, self._sync.refresher, lambda: self._sync.refresh_below(()), self._index)

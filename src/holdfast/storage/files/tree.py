@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import stat
 import threading
@@ -224,7 +223,7 @@ class Files:
                 locked = True
                 try:
                     size = self._put_back(fd, path, size)
-                    end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                    end = LogEnd(fd, size, self._line_bytes)
                     data = compose(end)
                     if not data:
                         return None
@@ -273,7 +272,7 @@ class Files:
         at = self._journal.last(path)
         if at is None or holds(fd, at):
             return size
-        end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+        end = LogEnd(fd, size, self._line_bytes)
         missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
         for identifier in self.forgotten() if missing else ():
             missing.pop(identifier, None)
@@ -375,22 +374,22 @@ class Files:
             size = os.fstat(fd).st_size
             if log:
                 with self._locked(fd, path):
-                    end, read = os.fstat(fd).st_size, functools.partial(os.pread, fd)
-                    size = next((line.end for line in logs.backwards(read, end, self._line_bytes) if line.whole), 0)
-                    tail = read(end - size, size) if end - size <= self._line_bytes else b"{"
-                    if not isinstance(jsonl.parse(tail), str):
-                        size = end  # a whole entry that lacks only its newline, as an editor may leave it
+                    size = os.fstat(fd).st_size
+                    last = next(logs.backwards(fd, size, self._line_bytes), None)
+                    # an editor may leave a whole entry that lacks only its newline
+                    if last and not last.whole and (last.cut or isinstance(jsonl.parse(last.data), str)):
+                        size = last.offset
             yield Snapshot(size, os.fstat(fd).st_mtime_ns, logs.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         """Yield the lines of a log between two offsets, in order."""
         with self._opened(path) as fd:
             last = os.fstat(fd).st_size if end is None else end
-            yield from logs.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
+            yield from logs.forwards(fd, offset, last, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from logs.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
+            yield from logs.backwards(fd, os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""

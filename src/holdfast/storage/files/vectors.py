@@ -25,10 +25,10 @@ import numpy
 from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record, mark_of
-from holdfast.recall.embedders import EMBEDDED, Embedded, Embedder, Failed, Model, question_vector, vectors_of
+from holdfast.recall.embedders import EMBEDDED, Embedded, Embedder, EmbeddingModel, Failed, question_vector, vectors_of
 from holdfast.recall.ranking import Near
-from holdfast.storage.files.index import SqliteIndex, delete
-from holdfast.storage.files.rows import Row, carray, tune
+from holdfast.storage.files.index import SqliteIndex, Unusable, delete
+from holdfast.storage.files.rows import Row, Stale, carray, tune
 from holdfast.storage.results import Filter, Pool, Progress
 
 _BATCH = 500
@@ -52,7 +52,7 @@ T = TypeVar("T")
 class Vectors:
     """The vectors of one memory."""
 
-    def __init__(self, model: Model, *, in_background: bool) -> None:
+    def __init__(self, model: EmbeddingModel, *, in_background: bool) -> None:
         self._lock = threading.RLock()
         self._model = model
         self._path: str | None = None
@@ -117,16 +117,15 @@ class Vectors:
             return pools, Near()
         return self._run(index, work) or (pools, Near())
 
-    def fill(self, ask: Callable[[Callable[[SqliteIndex], bool]], bool]) -> None:
-        """Make missing vectors in a background thread; `ask` runs a function on the index."""
+    def fill(self, index: SqliteIndex) -> None:
+        """Make missing vectors in a background thread."""
 
-        def make_some(index: SqliteIndex) -> bool:
-            done = self._run(index, lambda model: self._catch_up(index, model, max(_FEW, model.at_once // 100)))
-            return done is not False
+        def make_some(model: Embedder) -> bool:
+            return self._catch_up(index, model, max(_FEW, model.at_once // 100))
 
         def work() -> None:
-            with contextlib.suppress(HoldfastError):  # the next search tries again and reports its errors
-                while not self._closed.is_set() and not ask(make_some):
+            with contextlib.suppress(HoldfastError, Stale, Unusable):  # the next search tries again and reports errors
+                while not self._closed.is_set() and self._run(index, make_some) is False:
                     self._closed.wait(_PAUSE)
 
         if self._filler.is_alive():

@@ -88,7 +88,7 @@ class Watcher:
                     raise OSError(errno.ESTALE, "another folder has the name of the root")
                 for watch, mask, name in self._queued():
                     self._note(watch, mask, name, files, folders)
-            except OSError:  # stopped, too many watches, or another file system
+            except (OSError, ValueError):  # too many watches, or another file system; ValueError: stopped
                 folders.add("")
                 self._close()
         return list(files), folders
@@ -151,7 +151,9 @@ class Watcher:
             self._fd = -1
 
 
-class _State(msgspec.Struct):
+class _Reported(msgspec.Struct):
+    """What was reported of a file."""
+
     stamp: Stamp
     offset: int = 0
     """Of a log: everything before it was reported."""
@@ -167,17 +169,14 @@ class FileFeed:
     reported as one.
     """
 
-    def __init__(
-        self, folder: str, refresher: Refresher, refresh: Callable[[], Refreshed],
-        ask: Callable[[Callable[[SqliteIndex], None]], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: str, refresher: Refresher, refresh: Callable[[], Refreshed], index: SqliteIndex) -> None:
         self._tree, self._layout, self._refresher = refresher.tree, refresher.layout, refresher
-        self._known: dict[str, _State] = {}
+        self._known: dict[str, _Reported] = {}
         self._closed = threading.Event()
         self._watcher = Watcher(folder, self._layout.roots) if folder else None
         try:
             refresh()
-            ask(self._begin)
+            self._begin(index)
         except BaseException:
             self.close()
             raise
@@ -203,10 +202,9 @@ class FileFeed:
     def _begin(self, index: SqliteIndex) -> None:
         """Start from what the index has read."""
         for path, file in index.seen(self._layout.roots).items():
-            state = _State(file.stamp, file.offset)
-            if file.kind and KINDS[file.kind].shape != "line":
-                state.records = {record.id: (record.version, record.hidden) for record in index.records(path)}
-            self._known[path] = state
+            pages = index.records(path) if file.kind and KINDS[file.kind].shape != "line" else []
+            records = {record.id: (record.version, record.hidden) for record in pages}
+            self._known[path] = _Reported(file.stamp, file.offset, records)
 
     def _changed_below(self, folders: set[str]) -> list[str]:
         """Return the files in these folders that changed or are gone; "" is the whole memory."""
@@ -228,14 +226,14 @@ class FileFeed:
                     yield Event.at("removed", place)
             elif place.kind.shape != "line":
                 yield from self._in_page(place)
-            elif (state := self._known.get(path)) and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
-                self._known[path] = _State(stamp, stamp.size)  # rewritten: which lines are new is unknown
+            elif (known := self._known.get(path)) and (known.stamp.inode != stamp.inode or stamp.size < known.offset):
+                self._known[path] = _Reported(stamp, stamp.size)  # rewritten: which lines are new is unknown
                 yield Event.at("changed", place)
             else:
-                offset = state.offset if state else 0
+                offset = known.offset if known else 0
                 found = [line for line in self._tree.scan(path, offset, stamp.size) if line.whole]
                 facts = parsing.lines(place, found, 1, self._refresher.blob)
-                self._known[path] = _State(stamp, found[-1].end if found else offset)
+                self._known[path] = _Reported(stamp, found[-1].end if found else offset)
                 for record in facts.records:
                     yield Event.of("hidden" if record.hidden else "added", record)
                 for mark in facts.marks:
@@ -250,7 +248,7 @@ class FileFeed:
         facts = parsing.page(place, document)
         before = known.records if (known := self._known.get(place.path)) else {}
         now = {record.id: (record.version, record.hidden) for record in facts.records}
-        self._known[place.path] = _State(document.stamp, records=now)
+        self._known[place.path] = _Reported(document.stamp, records=now)
         for record in facts.records:
             version, hidden = before.get(record.id, ("", False))
             if version and hidden != record.hidden:

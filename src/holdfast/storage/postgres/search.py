@@ -30,7 +30,7 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record, from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
-from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
+from holdfast.recall.embedders import EMBEDDED, Embedded, EmbeddingModel, Failed, question_vector, vectors_of
 from holdfast.recall.ranking import Near
 from holdfast.storage import words
 from holdfast.storage.postgres.connections import Statement
@@ -325,7 +325,9 @@ class Searcher:
 class Vectors:
     """The vectors of one tenant. `load` returns the records of rows."""
 
-    def __init__(self, database: Database, model: Model, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
+    def __init__(
+        self, database: Database, model: EmbeddingModel, load: Callable[[Sequence[str]], dict[str, Record]]
+    ) -> None:
         self._database = database
         self._model = model
         self._load = load
