@@ -16,10 +16,10 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl
+from holdfast.memory import open_within
 from holdfast.model.queries import Query, parse
 from holdfast.model.records import Record
 from holdfast.model.times import derived_id
-from holdfast.roots import open_within
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree

@@ -25,7 +25,7 @@ from holdfast.model.records import Problem, version_of
 from holdfast.owner import merge, shared
 from holdfast.owner.backup import TRANSFERS, every_file
 from holdfast.owner.merge import Act, Pair
-from holdfast.roots import open_memory
+from holdfast.roots import open_store
 from holdfast.storage import values, write_log
 from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
@@ -95,7 +95,7 @@ def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Move
     """Open another memory for a transfer; without an address, the shared one of the settings."""
     check_text(other, scope)
     try:
-        there = open_memory(shared.address(memory, other), writer=memory.store.writer, kind=Core)
+        there = Core(open_store(shared.address(memory, other), writer=memory.store.writer))
     except HoldfastError as error:
         raise error if other else shared.as_written(error, memory) from None
     with there:

@@ -30,7 +30,6 @@ from holdfast.model.records import (
     text_of,
     version_of,
 )
-from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts, values
@@ -43,16 +42,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Writer:
-    """The writing half of a memory: checks, renders and writes records. `writer` is recorded beside every write."""
+    """The writing half of a memory: checks, renders and writes records."""
 
-    def __init__(self, store: Store, settings: Settings, writer: str = "") -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.settings = settings
-        self.writer = writer
+        self.settings = store.settings
         self.tree = store.tree
         self.layout = store.layout
         self.scopes = Scopes(self.tree, self.layout)
-        self.secrets = SecretPolicy(settings.secrets)
+        self.secrets = SecretPolicy(store.settings.secrets)
 
     def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
         """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
