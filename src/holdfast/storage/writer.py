@@ -32,11 +32,11 @@ from holdfast.model.records import (
 )
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
-from holdfast.storage import drafts, values
+from holdfast.storage import drafts
 from holdfast.storage.drafts import SecretPolicy
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, changed
+from holdfast.storage.tree import ABSENT, changed, write_value
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -154,7 +154,7 @@ class Writer:
         for known in self.store.newest(path):
             if (known.fields.get("proposed"), known.text, known.fields.get("draft")) == (kind.name, text, inner):
                 return Receipt("pending", known.id, path)
-        line |= self._text(row, path, text) | ({"tags": list(draft.tags)} if draft.tags else {})
+        line |= self._value(row, path, text) | ({"tags": list(draft.tags)} if draft.tags else {})
         done = self.store.append(path, [self.secrets.line(row, line)], op_id=draft.op_id)
         return Receipt("repeated" if done.repeated else "pending", done.ids[0], path)
 
@@ -418,7 +418,9 @@ class Writer:
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
-        line |= self._text(kind, path, draft.text or "") if draft.data is None else self._data(kind, path, draft.data)
+        if draft.data is not None:
+            check_plain(draft.data)
+        line |= self._value(kind, path, (draft.text or "") if draft.data is None else draft.data)
         if draft.fields:
             line |= {name: value for name, value in draft.fields.items() if name not in line}
         if draft.title and kind.title not in line:
@@ -452,10 +454,11 @@ class Writer:
 
         return self.store.append_decided(path, decide, op_id=op_id)[0]
 
-    def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
-        """Return the fields for the text of an entry; a large text is written to a separate file first."""
+    def _value(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
+        """Return the fields for the text or value of an entry; a large one is written to a separate file first."""
+        text = data if isinstance(data, str) else _as_text(data)
         if kind.inline or len(text) <= self.settings.limits.inline_chars:
-            return {kind.text: text}
+            return {kind.text: data}
         return self._apart(path, text)
 
     def _apart(self, path: str, text: str) -> dict[str, Any]:
@@ -466,23 +469,16 @@ class Writer:
             raise Invalid("The text has half a character.", "Send valid Unicode.") from None
         self.store.check_size(path, data)
         folder = path.rpartition("/")[0] if "/sessions/" in path else self.layout.memory
-        ref = values.write(self.store.tree, folder, text, self.settings)
+        ref = write_value(self.store.tree, folder, text, self.settings)
         return {"ref": ref, "size": len(text), "head": text[:200]}
-
-    def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
-        """Return the fields for a JSON value; a large one is written to a separate file as text."""
-        check_plain(data)
-        text = _as_text(data)
-        if isinstance(data, str) or len(text) > self.settings.limits.inline_chars:
-            return self._text(kind, path, text)
-        return {kind.text: data}
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value, or the ref, head and size of the file that a large one was written to."""
         kind = KINDS["episode"]
         data = self.secrets.line(kind, {"entry": data, "session": session})["entry"]
         path = self.layout.path_for(kind, _NOWHERE, session=session)
-        kept = self._data(kind, path, data)
+        check_plain(data)
+        kept = self._value(kind, path, data)
         if kind.text in kept and not fits(data):
             return self._apart(path, _as_text(data))
         return kept.get(kind.text, kept)
