@@ -232,7 +232,7 @@ class Memory(core.Core):
         found = Changes(self, where.scope, query.kinds or where.searchable)
         try:
             if last:
-                every = self.store.query(where)[1]
+                every = self.store.survey(where)[0]
                 later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
                 found.first(sorted(later, key=lambda record: (record.time, record.id)))
         except BaseException:

@@ -300,15 +300,11 @@ class FileStore(Store):
 
         return self._sync.retry_if_replaced(work)
 
-    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        def work() -> tuple[Refreshed, list[Record]]:
-            done = self._sync.ensure_current(where, searching=False)
-            return done, self._sync.ask(lambda index: index.newest(where, limit))
-
-        return self._sync.retry_if_replaced(work)
-
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
-        done, found = self.query(where)
+        def work() -> tuple[Refreshed, list[Record]]:
+            return self._sync.ensure_current(where, searching=False), self._newest(where)
+
+        done, found = self._sync.retry_if_replaced(work)
         wanted = where.kinds or where.searchable
         below = self.layout.below(wanted, where.scope, above=where.above)
         known = self._sync.ask(lambda index: index.problems(below))
@@ -379,7 +375,7 @@ class FileStore(Store):
 
         return self._sync.retry_if_replaced(work)
 
-    def _newest(self, where: Filter, limit: int) -> list[Record]:
+    def _newest(self, where: Filter, limit: int = -1) -> list[Record]:
         return self._sync.ask(lambda index: index.newest(where, limit))
 
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
@@ -399,9 +395,6 @@ class FileStore(Store):
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
         return [record for record, _ in found or ()]
-
-    def passes(self, where: Filter) -> bool:
-        return bool(self._newest(where, 1))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         def work() -> list[Tied]:
