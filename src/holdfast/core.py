@@ -226,7 +226,7 @@ class Core(Writer):
         writers, aliases = self.store.writers(found), self.settings.chat.aliases()
         return {record.id: _source(record, writers, self.layout.memory, aliases) for record in found}
 
-    def held(self, kind: Kind, key: str) -> Record | None:
+    def current(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
         found = self.store.by_key(self.layout.path_for(kind, Scope()), key)
         return next((record for record in found if not record.hidden), None)

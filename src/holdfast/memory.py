@@ -13,11 +13,11 @@ import msgspec
 from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
+from holdfast.memories import workspaces
 from holdfast.memories.cold import Transcripts
 from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
 from holdfast.memories.mind import Mind
-from holdfast.memories.workspaces import usage
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
 from holdfast.model.records import DEFAULT, Record, Scope, split
@@ -122,7 +122,7 @@ class Memory(core.Core):
     versions = history.versions
     text_at = history.text_at
     rollback = history.rollback
-    usage = usage
+    usage = workspaces.usage
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -145,7 +145,7 @@ class Memory(core.Core):
         return {"root": self.root, **self.store.stats(), "compartments": self.compartments.sizes()}
 
     def close(self) -> None:
-        """End the runs that live here, bring the index up to what was written, and let go of everything."""
+        """End the runs of this process, index what was written here, and close everything."""
         try:
             self.compartments.runs.close()
         finally:

@@ -154,7 +154,7 @@ def without_clear_passwords(address: str) -> str:
     return connections.without_clear_passwords(address)
 
 
-def look_at(address: str) -> Health:
+def health_of(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
         from holdfast.storage.postgres.database import check_health

@@ -241,7 +241,7 @@ class Mind:
         kind, key = _KINDS["semantic"], unicodedata.normalize("NFC", key).strip()
         self._warn("semantic")
         if not history and not as_of:
-            current = self._memory.held(kind, key)
+            current = self._memory.current(kind, key)
             return _knowledge(current) if current else None
         until = "" if history else bound(as_of, end=True)
         past = [record for record in self._memory.history(kind, key) if not record.hidden]

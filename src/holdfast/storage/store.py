@@ -538,7 +538,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def watch(self) -> None:
-        """Notice changes as they happen from now on, so that a search need not look for them."""
+        """Follow changes as they happen, so that a search need not check every file."""
 
     @abc.abstractmethod
     def purge(self) -> None:

@@ -234,14 +234,14 @@ class Writer:
         path = self.layout.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
         self.store.append(path, [self.secrets.line(kind, line, waits=False)], durable=False)
 
-    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
+    def import_entries(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
         """Import entries with their own ids into a log of this name, each once; return how many were added."""
         path, by = self._log_of(kind, name), {"writer": self.store.writer} if self.store.writer else {}
         entries = [{**self.secrets.line(KINDS[kind], line, waits=False), **by} for line in lines]
         return self.store.import_entries(path, entries)
 
     def missing(self, kind: str, name: str, ids: set[str]) -> int:
-        """Count the ids that `bring` would add."""
+        """Count the ids that `import_entries` would add."""
         return self.store.missing(self._log_of(kind, name), ids)
 
     def _log_of(self, kind: str, name: str) -> str:
@@ -459,9 +459,9 @@ class Writer:
         text = data if isinstance(data, str) else _as_text(data)
         if kind.inline or len(text) <= self.settings.limits.inline_chars:
             return {kind.text: data}
-        return self._apart(path, text)
+        return self._write_value(path, text)
 
-    def _apart(self, path: str, text: str) -> dict[str, Any]:
+    def _write_value(self, path: str, text: str) -> dict[str, Any]:
         """Write a text to a separate file beside a log, and return the fields that refer to it."""
         try:
             data = text.encode("utf-8")
@@ -480,7 +480,7 @@ class Writer:
         check_plain(data)
         kept = self._value(kind, path, data)
         if kind.text in kept and not fits(data):
-            return self._apart(path, _as_text(data))
+            return self._write_value(path, _as_text(data))
         return kept.get(kind.text, kept)
 
     def add(
