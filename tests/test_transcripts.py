@@ -596,7 +596,7 @@ def test_a_log_that_was_replaced_between_two_batches_is_read_anew(memory: holdfa
 
     def bring() -> int:  # in a memory of its own, which does not know the lines as its own
         with holdfast.open(root) as other:
-            return other.bring("transcript", "x", lines)
+            return other.import_entries("transcript", "x", lines)
 
     assert bring() == 20
     assert memory.missing("transcript", "x", {str(line["id"]) for line in lines}) == 0
