@@ -319,14 +319,14 @@ def test_a_key_has_the_same_entry_without_an_index(root: Path) -> None:
             file.write('{"key": "caf\\u00e9", "value": "escaped", "id": "7fffffff-0000-7000-8000-000000000000"}\n')
         memory.refresh()
         fact = KINDS["fact"]
-        before = [(memory.held(fact, key), memory.history(fact, key)) for key in keys]
+        before = [(memory.current(fact, key), memory.history(fact, key)) for key in keys]
         now = [record.text if record else None for record, _ in before]
         assert now == [
             "two of plain", "escaped", 'two of a "quoted" key', "two of old one", None, "two of shown again", "two of a/b",
         ]  # fmt: skip
     shutil.rmtree(root / ".holdfast")
     with holdfast.open(root) as memory:
-        assert [(memory.held(fact, key), memory.history(fact, key)) for key in keys] == before
+        assert [(memory.current(fact, key), memory.history(fact, key)) for key in keys] == before
     assert not (root / ".holdfast/current").exists()
 
 

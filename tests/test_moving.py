@@ -399,9 +399,9 @@ def test_a_promoted_workspace_is_found_by_others_and_nothing_else_is_there(
             assert {hit.record.kind for hit in there.find("database", kinds=("decision",))} == {"decision"}
             assert there.get(memory.find("deploy", kinds=("note",)).hits[0].record.id).title == "Deploys"
             assert there.call("loadState", {"name": "S"}, {"workspaceId": "alpha", "sessionId": "x"})["success"]
-            assert there.held(KINDS["fact"], "office").text == "Porto"  # type: ignore[union-attr]
+            assert there.current(KINDS["fact"], "office").text == "Porto"  # type: ignore[union-attr]
             assert [one.text[:3] for one in there.every(Query(kinds=("episode",)))] == ["xxx"]
-            assert there.held(KINDS["fact"], "diary") is None
+            assert there.current(KINDS["fact"], "diary") is None
             assert not there.find("hello there") and not there.find("tea")
             assert not there.tree.stat("user/memory/history.jsonl")
             assert there.verify().sound

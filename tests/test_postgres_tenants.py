@@ -16,10 +16,10 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl
+from holdfast.memory import open_within
 from holdfast.model.queries import Query, parse
 from holdfast.model.records import Record
 from holdfast.model.times import derived_id
-from holdfast.roots import open_within
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree
@@ -151,8 +151,7 @@ OF_STORE: dict[str, list[Callable[[Store], object]]] = {
     "discard": [lambda s: s.discard("user/memory/sessions/s/runs/x.jsonl", dead=True)],
     "get": [lambda s: s.get(ENTRY), lambda s: s.get(NOTE), lambda s: s.get("launch")],
     "resolve": [lambda s: s.resolve(f"{NOTE}:1")],
-    "query": [lambda s: s.query(MESSAGES), lambda s: s.query(Filter(kinds=("note",), tags=("shuttle",)))],
-    "survey": [lambda s: s.survey(MESSAGES)],
+    "survey": [lambda s: s.survey(MESSAGES), lambda s: s.survey(Filter(kinds=("note",), tags=("shuttle",)))],
     "by_key": [lambda s: s.by_key(FACTS, "launch"), lambda s: s.by_key(FACTS, "launch", history=True)],
     "beside": [lambda s: s.beside(LOG, ENTRY, 5, after=True)],
     "count": [lambda s: s.count(LOG)],
@@ -202,7 +201,7 @@ def test_a_tenant_gets_the_answers_that_it_would_get_alone(tenants: dict[str, ho
     owner, curious, alone = (tenants[role] for role in ("owner", "curious", "alone"))
 
     def seen() -> list[object]:
-        looks = ("get", "query", "by_key", "search", "applied", "read_on", "problems", "within")
+        looks = ("get", "survey", "by_key", "search", "applied", "read_on", "problems", "within")
         return [outcome(owner.store, call) for name in looks for call in OF_STORE[name]] + [_walk(owner.store.tree)]
 
     before = seen()

@@ -577,7 +577,7 @@ def test_lines_of_another_memory_keep_their_ids(memory: holdfast.Memory, root: P
 
 def test_only_lines_with_ids_are_brought_and_only_where_they_belong(memory: holdfast.Memory, root: Path) -> None:
     with pytest.raises(Invalid):
-        memory.bring("transcript", "x", [{"id": "mine", "role": "user", "text": "a"}])
+        memory.import_entries("transcript", "x", [{"id": "mine", "role": "user", "text": "a"}])
     for kind, name in (
         ("fact", "x"),
         ("message", "../x"),
@@ -586,7 +586,7 @@ def test_only_lines_with_ids_are_brought_and_only_where_they_belong(memory: hold
         ("transcript", "a/../b"),
     ):
         with pytest.raises(Invalid):
-            memory.bring(kind, name, [{"id": mint(), "role": "user", "text": "a"}])
+            memory.import_entries(kind, name, [{"id": mint(), "role": "user", "text": "a"}])
     assert not (root / "agent-transcripts").exists()
 
 
@@ -596,14 +596,14 @@ def test_a_log_that_was_replaced_between_two_batches_is_read_anew(memory: holdfa
 
     def bring() -> int:  # in a memory of its own, which does not know the lines as its own
         with holdfast.open(root) as other:
-            return other.bring("transcript", "x", lines)
+            return other.import_entries("transcript", "x", lines)
 
     assert bring() == 20
     assert memory.missing("transcript", "x", {str(line["id"]) for line in lines}) == 0
     log.write_bytes(b"")
     assert bring() == 20
     log.write_bytes(log.read_bytes()[:-30])
-    assert memory.bring("transcript", "x", lines) == 1
+    assert memory.import_entries("transcript", "x", lines) == 1
     assert [line["text"] for line in kept(root)] == [f"turn {number}" for number in range(20)]
 
 

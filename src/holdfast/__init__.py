@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
 
-_HOME = {
-    "Draft": "holdfast.model.records",
-    "Memory": "holdfast.memory",
-    "Query": "holdfast.model.queries",
-    "Receipt": "holdfast.model.records",
-    "Record": "holdfast.model.records",
-    "Scope": "holdfast.model.records",
-}
+_HOME = {"Memory": "holdfast.memory", "Query": "holdfast.model.queries"}
+"""The modules of public names; the others are in `holdfast.model.records`."""
 
 
 def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
@@ -53,8 +47,8 @@ def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Res
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name in __all__:
         import importlib
 
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(_HOME.get(name, "holdfast.model.records")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import jsonl, prompts
-from holdfast.model import kinds, settings
+from holdfast.model import kinds
 from holdfast.model.kinds import KINDS, Kind, session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, both, check, end_of_day, parse
@@ -23,7 +23,7 @@ from holdfast.recall import answers
 from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.storage import write_log
-from holdfast.storage.results import Filter, Progress, Refreshed, Report, Tied
+from holdfast.storage.results import Filter, Progress, Tied
 from holdfast.storage.store import Store
 from holdfast.storage.writer import Writer, converted
 
@@ -56,9 +56,9 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 class Core(Writer):
     """One memory root. Safe to use from several threads; close it, or use it as a context manager."""
 
-    def __init__(self, store: Store, config: settings.Settings, writer: str = "") -> None:
-        super().__init__(store, config, writer)
-        self.clock = store.clock
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.clock, self.refresh, self.verify, self.embedded = store.clock, store.refresh, store.verify, store.embedded
 
     @property
     def root(self) -> str:
@@ -226,7 +226,7 @@ class Core(Writer):
         writers, aliases = self.store.writers(found), self.settings.chat.aliases()
         return {record.id: _source(record, writers, self.layout.memory, aliases) for record in found}
 
-    def held(self, kind: Kind, key: str) -> Record | None:
+    def current(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
         found = self.store.by_key(self.layout.path_for(kind, Scope()), key)
         return next((record for record in found if not record.hidden), None)
@@ -245,18 +245,6 @@ class Core(Writer):
 
     # care
 
-    def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
-        """Bring the index up to date with the files; `rebuild` deletes it first."""
-        return self.store.refresh(rebuild=rebuild, progress=progress)
-
-    def verify(self, progress: Progress | None = None) -> Report:
-        """Check that the index equals the files, and report what is damaged."""
-        return self.store.verify(progress)
-
-    def stats(self) -> dict[str, Any]:
-        """Return counts and sizes, and how far the index is behind."""
-        return {"root": self.root, **self.store.stats()}
-
     @property
     def embedder(self) -> str:
         """The embedder in use, "" when records are found by words alone."""
@@ -267,10 +255,6 @@ class Core(Writer):
         if self.store.reads_only:
             raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
         return self.store.embed(progress)
-
-    def embedded(self) -> Embedded:
-        """Return the state of the vectors, and their model."""
-        return self.store.embedded()
 
     def filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:

@@ -46,7 +46,7 @@ class _Target(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Response(msgspec.Struct, frozen=True):
     status: int
     wait: float
     """Seconds that a busy server asks to wait."""
@@ -61,15 +61,12 @@ class Ledger(Protocol):
     def add(self, day: str, tokens: int) -> None: ...
 
 
-class Model:
-    """One model with its budgets; safe to share between threads."""
+class LanguageModel:
+    """One model with its budgets."""
 
     def __init__(self, settings: settings.ModelSettings, spent: Ledger) -> None:
         self._settings = settings
         self._ledger = spent
-        self._lock = threading.Lock()
-        self._reserved = 0
-        """Tokens that calls in progress may cost."""
 
     def summarise(self, text: str, budget: int) -> str:
         """Return a summary by the model in about `budget` tokens; a text too long for one call is cut first."""
@@ -104,13 +101,13 @@ class Model:
         """Send a request, and repeat it once if the server is busy."""
         body = msgspec.json.encode(request)
         for last in (False, True):
-            answer, text = self._send(target, body, prompt, request["max_tokens"])
-            if answer.status == 200:
+            response, text = self._send(target, body, prompt, request["max_tokens"])
+            if response.status == 200:
                 return text
-            if last or answer.status not in _BUSY or answer.wait > _LONGEST_WAIT:
+            if last or response.status not in _BUSY or response.wait > _LONGEST_WAIT:
                 break
-            time.sleep(answer.wait)
-        status, advice = answer.status, "Check url and name in [model]."
+            time.sleep(response.wait)
+        status, advice = response.status, "Check url and name in [model]."
         if status in (401, 403):
             advice = f"Check the key in the variable {self._settings.key_env} of the environment."
         elif 300 <= status < 400:
@@ -119,41 +116,25 @@ class Model:
             advice = _LATER
         raise Unavailable(f"The model's server answered with status {status}.", advice)
 
-    def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Answer, str]:
+    def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Response, str]:
         """Send a request once within the budget of the day, and count it if it was sent."""
-        import http.client
-
         day = times.utc_now()[:10]
-        with self._lock:
-            left = self._settings.day_tokens - self._ledger.spent(day) - self._reserved
-            if prompt + most > left:
-                fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
-                raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
-            self._reserved += prompt + most
-        used = 0
+        left = self._settings.day_tokens - self._ledger.spent(day)
+        if prompt + most > left:
+            fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
+            raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
+        connection, used = _connect(target, self._settings.timeout_seconds), prompt
         try:
-            kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-            connection = kind(target.host, target.port, timeout=self._settings.timeout_seconds)
             with contextlib.closing(connection):
-                try:
-                    connection.connect()
-                except (OSError, UnicodeError) as error:
-                    why = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
-                    fault = f"The model's server cannot be reached: {why or 'no such host'}."
-                    raise Unavailable(fault, _LATER) from None
-                used = prompt
-                answer = _post(connection, target, body)
-            if answer.status != 200:
-                return answer, ""
-            text, used = _parsed(answer.body, prompt)
+                response = _post(connection, target, body)
+            if response.status != 200:
+                return response, ""
+            text, used = _parsed(response.body, prompt)
             if not text:
                 raise Unavailable("The model's answer contains no text.", _LATER)
-            return answer, text
+            return response, text
         finally:
-            with self._lock:
-                self._reserved -= prompt + most
-                if used:
-                    self._ledger.add(day, used)
+            self._ledger.add(day, used)
 
 
 def _fill(form: str, most: int, given: int, whole: int) -> str:
@@ -209,7 +190,21 @@ def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
-def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:
+def _connect(target: _Target, seconds: float) -> HTTPConnection:
+    import http.client
+
+    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=seconds)
+    try:
+        connection.connect()
+    except (OSError, UnicodeError) as error:
+        connection.close()
+        why = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
+        raise Unavailable(f"The model's server cannot be reached: {why or 'no such host'}.", _LATER) from None
+    return connection
+
+
+def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Response:
     """Post a request and read the whole answer within the timeout of the connection."""
     import http.client
     import socket
@@ -240,4 +235,4 @@ def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:
     after = response.headers.get("Retry-After", "")
     number = after.isdecimal() and len(after) < 10
     wait = 1.0 if not after else float(after) if number else float("inf")  # a date is too far away
-    return _Answer(response.status, wait, data)
+    return _Response(response.status, wait, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -14,27 +13,23 @@ import msgspec
 from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
-from holdfast.memories.chat import Chat
+from holdfast.memories import workspaces
 from holdfast.memories.cold import Transcripts
 from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
-from holdfast.memories.jobs import Jobs
-from holdfast.memories.knowledge import Knowledge, Skills
-from holdfast.memories.mind import Mind, Values
-from holdfast.memories.tasks import Tasks
-from holdfast.memories.workspaces import States, Traces, Usage, Workspaces, usage
+from holdfast.memories.mind import Mind
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
-from holdfast.model.records import DEFAULT, Record, Scope
+from holdfast.model.records import DEFAULT, Record, Scope, split
 from holdfast.model.times import utc_now
-from holdfast.storage.store import Event, What
+from holdfast.owner import history
+from holdfast.storage.store import Event, Store, What
 from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.owner.backup import Backup, Restored
     from holdfast.owner.forget import Forgotten
-    from holdfast.owner.history import RolledBack, Version
     from holdfast.owner.transfer import Moved, Mover
     from holdfast.storage.results import Progress
 
@@ -124,60 +119,20 @@ class Changes:
 class Memory(core.Core):
     """One memory. Safe to use from several threads; close it, or use it as a context manager."""
 
-    context = Context()
-    """What a call's context lacks is taken from here; a server sets it when it starts."""
+    versions = history.versions
+    text_at = history.text_at
+    rollback = history.rollback
+    usage = workspaces.usage
 
-    @functools.cached_property
-    def tools(self) -> Runner:
-        return Runner(self, toolsets.registry(), self.context, self.compartments)
-
-    @property
-    def workspaces(self) -> Workspaces:
-        return self.tools.workspaces
-
-    @property
-    def states(self) -> States:
-        return self.tools.states
-
-    @property
-    def knowledge(self) -> Knowledge:
-        return self.tools.knowledge
-
-    @property
-    def skills(self) -> Skills:
-        return self.tools.skills
-
-    @property
-    def jobs(self) -> Jobs:
-        return self.tools.jobs
-
-    @property
-    def tasks(self) -> Tasks:
-        return self.tools.tasks
-
-    @property
-    def values(self) -> Values:
-        return self.tools.values
-
-    @property
-    def traces(self) -> Traces:
-        return self.tools.traces
-
-    @functools.cached_property
-    def hot(self) -> Hot:
-        return Hot(self)
-
-    @property
-    def chat(self) -> Chat:
-        return self.tools.chat
-
-    @functools.cached_property
-    def transcripts(self) -> Transcripts:
-        return Transcripts(self)
-
-    @functools.cached_property
-    def compartments(self) -> Compartments:
-        return Compartments(self)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.compartments = Compartments(self)
+        self.tools = tools = Runner(self, toolsets.registry, self.compartments)
+        self.workspaces, self.states, self.traces = tools.workspaces, tools.states, tools.traces
+        self.knowledge, self.skills, self.values = tools.knowledge, tools.skills, tools.values
+        self.chat, self.jobs, self.tasks = tools.chat, tools.jobs, tools.tasks
+        self.hot = Hot(self)
+        self.transcripts = Transcripts(self)
 
     def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
         """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
@@ -187,10 +142,10 @@ class Memory(core.Core):
 
     def stats(self) -> dict[str, Any]:
         """Return counts and sizes, those of the compartments too, and how far the index is behind."""
-        return super().stats() | {"compartments": self.compartments.sizes()}
+        return {"root": self.root, **self.store.stats(), "compartments": self.compartments.sizes()}
 
     def close(self) -> None:
-        """End the runs that live here, bring the index up to what was written, and let go of everything."""
+        """End the runs of this process, index what was written here, and close everything."""
         try:
             self.compartments.runs.close()
         finally:
@@ -220,19 +175,7 @@ class Memory(core.Core):
         runner = self.tools.reading if reads_only else self.tools
         return runner.call(tool, params, context)
 
-    # the owner's commands, loaded when they are used
-
-    def versions(self, identifier: str) -> list[Version]:
-        """Return what happened to a document, or to an entry and its key, oldest first."""
-        from holdfast.owner import history
-
-        return history.versions(self, identifier)
-
-    def text_at(self, identifier: str, version: str) -> str:
-        """Return the text that a document had in a version, given by its first digits."""
-        from holdfast.owner import history
-
-        return history.text_at(self, identifier, version)
+    # commands of the owner, loaded when they are used
 
     def forget(
         self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
@@ -244,17 +187,6 @@ class Memory(core.Core):
         from holdfast.owner.forget import Forgetter
 
         return Forgetter(self).forget(identifiers, query, yes=yes, count=count, progress=progress)
-
-    def rollback(
-        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
-    ) -> RolledBack:
-        """Undo what one writer wrote, since a time if given; without `yes`, list it.
-
-        Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
-        """
-        from holdfast.owner import history
-
-        return history.rollback(self, writer, since, yes=yes, count=count, back=back)
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
@@ -289,10 +221,6 @@ class Memory(core.Core):
 
         return transfer.opened(self, other, scope, push=push)
 
-    def usage(self, since: str = "") -> Usage:
-        """Count from traces what was recalled, what never, questions without an answer, and the tokens of replies."""
-        return usage(self, since)
-
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
         """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
 
@@ -304,7 +232,7 @@ class Memory(core.Core):
         found = Changes(self, where.scope, query.kinds or where.searchable)
         try:
             if last:
-                every = self.store.query(where)[1]
+                every = self.store.survey(where)[0]
                 later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
                 found.first(sorted(later, key=lambda record: (record.time, record.id)))
         except BaseException:
@@ -315,23 +243,20 @@ class Memory(core.Core):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    return _swept(roots.open_memory(root, watch=watch, writer=writer, kind=Memory))
+    return in_store(roots.open_store(root, watch=watch, writer=writer))
 
 
-def _swept(memory: Memory) -> Memory:
+def in_store(store: Store) -> Memory:
+    """Return the memory in an open store, without the runs whose process is gone."""
+    memory = Memory(store)
     with contextlib.suppress(HoldfastError):
-        memory.compartments.runs.sweep_all()  # what is left of runs whose process is gone
+        memory.compartments.runs.sweep_all()
     return memory
 
 
-def open_tenant(tenants: roots.Tenants, tenant: str, *, writer: str = "") -> Memory:
-    """Open the memory of a tenant over the connections that it shares with others."""
-    return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
-
-
 def open_within(memory: Memory, scope: str) -> Memory:
-    """Open one scope of an open memory, for callers who may neither see nor change anything else."""
-    made = roots.open_within(memory, scope)
-    made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
+    """Open one scope of an open memory, for callers who may neither see nor change anything else; close it first."""
+    made = Memory(memory.store.within("/".join(split(scope))))  # by folder: a name could move to another workspace
+    made.tools.start = msgspec.structs.replace(memory.tools.start, workspaceId=scope)
     made.tools.bound = scope
     return made

@@ -12,26 +12,25 @@ import re
 import threading
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import secrets, templates
-from holdfast.core import Core
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.kinds import Layout
-from holdfast.model.records import split, version_of
+from holdfast.model.records import version_of
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files
+from holdfast.storage.store import Store
 from holdfast.storage.tree import ABSENT, Folder, Tree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.database import Database, Health
 
-Opened = TypeVar("Opened", bound=Core)
 MOST_SETTINGS = 1 << 20
 _ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TOML = f"""\
@@ -42,10 +41,10 @@ format = {settings.FORMAT}
 # opening
 
 
-def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
-    """Open the memory in a folder that exists, or at the address of a database, as the given kind of Core."""
+def open_store(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Store:
+    """Open the store of a memory: in a folder that exists, or at the address of a database."""
     if is_address(given := os.fspath(root)):
-        memory = _open_on(_database(given), writer, kind)
+        store = _open_on(_database(given), writer)
     else:
         location = folder_of(root)
         with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
@@ -55,19 +54,10 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
             derived = ""
-        memory = kind(FileStore(tree, derived, Layout(config.paths), config, writer), config, writer)
+        store = FileStore(tree, derived, Layout(config.paths), config, writer)
     if watch:
-        memory.store.watch()
-    return memory
-
-
-def open_within(memory: Opened, scope: str) -> Opened:
-    """Open one scope of an open memory: nothing outside of it can be found, named or written through this.
-
-    Close it before the memory that it is a part of.
-    """
-    store = memory.store.within("/".join(split(scope)))  # by folder: a name could belong to another workspace by now
-    return type(memory)(store, store.settings, memory.writer)
+        store.watch()
+    return store
 
 
 def is_address(root: str) -> bool:
@@ -164,7 +154,7 @@ def without_clear_passwords(address: str) -> str:
     return connections.without_clear_passwords(address)
 
 
-def look_at(address: str) -> Health:
+def health_of(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
         from holdfast.storage.postgres.database import check_health
@@ -173,20 +163,20 @@ def look_at(address: str) -> Health:
 
 
 class Tenants:
-    """Opens the memories of the tenants of one database over shared connections."""
+    """Opens the stores of the tenants of one database over shared connections."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._lock = threading.Lock()
         self._database: Database | None = None
 
-    def open_memory(self, tenant: str, *, writer: str = "", kind: type[Opened]) -> Opened:
-        """Open the memory of a tenant; after a failure the next call tries again."""
+    def open_store(self, tenant: str, *, writer: str = "") -> Store:
+        """Open the store of a tenant; after a failure the next call tries again."""
         with self._lock:
             if self._database is None:
                 self._database = _database(self._address)
             database = self._database
-        return _open_on(database.beside(tenant), writer, kind)
+        return _open_on(database.beside(tenant), writer)
 
     def close(self) -> None:
         """Close the connections; close the memories first."""
@@ -202,7 +192,7 @@ def _database(address: str) -> Database:
     return database.Database(address)
 
 
-def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
+def _open_on(database: Database, writer: str) -> Store:
     from holdfast.storage.postgres.files import PgTree
     from holdfast.storage.postgres.store import PgStore
 
@@ -210,7 +200,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
         text, source = settings_text(PgTree(database, Layout(Paths()))), f"{settings.FILE} of {database.location}"
         config = settings.load(text, source=source, without=functools.partial(ignored, database.location))
         database.wait_for_others(config.limits.lock_seconds)
-        return kind(PgStore(database, Layout(config.paths), config, writer), config, writer)
+        return PgStore(database, Layout(config.paths), config, writer)
     except BaseException:
         database.close()
         raise
@@ -254,9 +244,9 @@ def make_root(location: str, template: bool = False) -> list[str]:
 
 def set_up(address: str, template: bool = False) -> tuple[str, list[str]]:
     """Set up a memory in a database that may be empty; return its address for display, and the files written."""
-    with open_memory(address, kind=Core) as memory:
-        files = {settings.FILE: _TOML} | (_templates(memory.settings.paths) if template else {})
-        return memory.root, _put(memory.tree, files)
+    with contextlib.closing(open_store(address)) as store:
+        files = {settings.FILE: _TOML} | (_templates(store.settings.paths) if template else {})
+        return store.address, _put(store.tree, files)
 
 
 def _templates(paths: Paths) -> dict[str, str]:

@@ -249,7 +249,6 @@ _SECRET_FIELD = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)|secret|token|pwd|(?:api|access|private|secret)[ _-]?key|"
     r"authorization|credentials?)\Z"
 )
-_SECRET_FIELD_IN_JSON = re.compile(_SECRET_FIELD.pattern.replace(r"\Z", '":'))
 
 _SHORT = ("://", "asic ", "ASIC ", "auths", "-----BEGIN ", "PuTTY-User")
 """Marks of secrets that may be short or far from the mark; all other secrets are long words or part of one."""
@@ -273,25 +272,16 @@ def _alternatives(marks: Collection[str]) -> str:
 
 
 @functools.cache
-def _marks(*, inner: bool = False) -> re.Pattern[str]:
-    """Return the pattern of all marks, or of those that are part of the secret itself; compiled on first use."""
+def _parts() -> re.Pattern[str]:
+    """Return the pattern of all marks that are part of the secret itself; compiled on first use."""
     marks = {mark for form in FORMATS for mark in form.marks}
-    if inner:
-        return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
-    return re.compile(f"(?={_alternatives(marks)})")
+    return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
 
 
 @functools.cache
 def _pattern(rank: int) -> re.Pattern[str]:
     pattern = FORMATS[rank].pattern
     return re.compile(pattern if "(?P<s>" in pattern else f"(?P<s>{pattern})")
-
-
-@functools.cache
-def _forms(beginning: str) -> tuple[tuple[str, int], ...]:
-    """Return the marks that begin with these characters, each with the position of its format."""
-    found = [(mark, rank) for rank, form in enumerate(FORMATS) for mark in form.marks]
-    return tuple(each for each in found if each[0].startswith(beginning))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -324,27 +314,18 @@ def marked(value: Any, shortest: int = _SHORTEST) -> bool:
         if mark in text:
             return True
     words = [word for word in text.split() if len(word) >= _LONG]
-    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_marks(inner=True).search, words)))
-
-
-def could_hold(text: str) -> bool:
-    """Check whether the value of this JSON text could contain a secret; False is certain, and the usual result."""
-    return marked(text) or _SECRET_FIELD_IN_JSON.search(text) is not None
+    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_parts().search, words)))
 
 
 def scan(text: str, allow: Collection[str] = ()) -> list[Secret]:
     """Return the secrets in a text, in order and without overlaps; `allow` names formats to ignore."""
     spans: list[tuple[int, int, int]] = []
-    done: dict[int, int] = {}
-    for at in _marks().finditer(text) if len(text) >= _SHORTEST and marked(text) else ():
-        place = at.start()
-        for mark, rank in _forms(text[place : place + 2]):
-            form = FORMATS[rank]
-            if place < done.get(rank, 0) or not text.startswith(mark, place) or form.name in allow:
-                continue
-            found = _pattern(rank).match(text, place)
+    for rank, form in enumerate(FORMATS if len(text) >= _SHORTEST and marked(text) else ()):
+        done, marks = 0, "|".join([re.escape(mark) for mark in form.marks if mark in text])
+        for at in re.finditer(marks, text) if marks and form.name not in allow else ():
+            found = _pattern(rank).match(text, at.start()) if at.start() >= done else None
             if found and form.check(found):
-                done[rank] = found.end()
+                done = found.end()
                 spans.append((found.start("s") - form.lead, found.end("s"), rank))
     joined: list[tuple[int, int, int]] = []
     for start, end, rank in sorted(spans):

@@ -23,7 +23,7 @@ from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
 from holdfast.owner import shared
-from holdfast.roots import ignored, is_address, look_at, open_folder, settings_text
+from holdfast.roots import health_of, ignored, is_address, open_folder, settings_text
 from holdfast.storage.tree import ABSENT
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _checks() -> Iterator[Check]:
     in_database, location = is_address(address), ""
     try:
         if in_database:
-            health = look_at(address)
+            health = health_of(address)
             location = address
             yield Check("root", "ok", health.location)
             yield from _database(health)

@@ -31,7 +31,7 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory, set_context
-from holdfast.memory import Memory, open_memory, open_tenant, open_within
+from holdfast.memory import Memory, in_store, open_memory, open_within
 from holdfast.model import grants
 from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
@@ -353,7 +353,7 @@ class MemoryPool:
 
     def _open(self, tenant: str) -> Memory:
         if self._tenants:
-            memory = open_tenant(self._tenants, tenant, writer=WRITER)
+            memory = in_store(self._tenants.open_store(tenant, writer=WRITER))
             memory.store.watch()
         else:
             memory = open_memory(self._store, watch=True, writer=WRITER)

@@ -113,7 +113,7 @@ def set_context(memory: Memory, start: Context, folder: str) -> None:
     """Set what calls lack: the start options, then the workspace of the folder in which the server was started."""
     if folder and not start.workspaceId:
         start = start.over(Context(workspaceId=Workspaces(memory).around(folder)))
-    memory.context = start
+    memory.tools.start = start
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -216,9 +216,9 @@ class Answers:
                 if isinstance(context, dict):
                     context = dict(context)
                     for field, value in (("agentId", agent), ("runId", caller.run)):
-                        if value and context.get(field) in (None, "") and not getattr(memory.context, field):
+                        if value and context.get(field) in (None, "") and not getattr(memory.tools.start, field):
                             context[field] = value
-                    session = context.get("sessionId") or memory.context.sessionId
+                    session = context.get("sessionId") or memory.tools.start.sessionId
                     CONNECTION.set(caller.connection(session if isinstance(session, str) else ""))
                 writer = _NOT_IN_WRITER.sub("-", agent).strip("-")[:_LONGEST_WRITER]
                 by = f"{WRITER}:{writer}:{caller.token}" if caller.token else f"{WRITER}:{writer}".rstrip(":")

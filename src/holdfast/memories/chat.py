@@ -140,7 +140,7 @@ class Chat:
             ids = sorted(fresh)
             last = next(self._memory.backwards(self._log), None)
             name = "" if last is None or last.order < ids[0] else short_hash("\n".join(ids))
-            self._memory.bring(_KIND.name, name, [fresh[each] for each in ids])
+            self._memory.import_entries(_KIND.name, name, [fresh[each] for each in ids])
         return report
 
     def load_global_memory(self) -> str:

@@ -279,7 +279,7 @@ class _Batch:
         """Write all turns; they are durable when this returns."""
         for log, lines in self._waiting.items():
             ids = {line["id"] for line in lines}
-            missing, bring = self._memory.missing, self._memory.bring
-            self._report.added += missing(KIND, log, ids) if self._dry else bring(KIND, log, lines)
+            missing, add = self._memory.missing, self._memory.import_entries
+            self._report.added += missing(KIND, log, ids) if self._dry else add(KIND, log, lines)
         self._waiting.clear()
         self._count = self._bytes = 0

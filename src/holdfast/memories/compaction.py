@@ -130,7 +130,7 @@ class Summariser:
 
     def _ask_model(self, entries: Sequence[Entry], said: Said, budget: int) -> Gist:
         """Let the model summarise; text beyond the budget is cut off."""
-        from holdfast.llm import Model
+        from holdfast.llm import LanguageModel
 
         settings = self._memory.settings.model
         lines = [f"{day} {text}" for day, text in said] + [f"{one.time} {one.text}" for one in entries]
@@ -138,7 +138,7 @@ class Summariser:
         room = settings.call_tokens - budget - _PROMPT
         if count_tokens(text) > room > 0:
             text = summaries.again(said, entries, room).text  # as much as fits into one call
-        made = Model(settings, Spent(self._memory)).summarise(text, budget)
+        made = LanguageModel(settings, Spent(self._memory)).summarise(text, budget)
         self.by = settings.name or "model"
         if (size := count_tokens(made)) > budget:
             made = summaries.head(made, budget)

@@ -21,8 +21,8 @@ from holdfast.model.kinds import CORRECTABLE, KINDS
 from holdfast.model.queries import QUESTION_WORDS, Query, parse, spaced
 from holdfast.model.records import Draft, Receipt, Record, label, line_of
 from holdfast.owner import history
-from holdfast.storage import drafts, values
-from holdfast.storage.tree import changed
+from holdfast.storage import drafts
+from holdfast.storage.tree import changed, read_value
 from holdfast.storage.words import stems
 from holdfast.storage.writer import SUPERSEDED
 
@@ -86,7 +86,7 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
     if record.superseded or record.hidden:
         raise Invalid(f"{record.id} is {label(record) or 'retired'}.", "Revise the current one; recall shows it.")
     if change.text is None and (ref := record.fields.get("ref")):
-        values.read(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
+        read_value(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
     fields = drafts.copied_fields(kind, record)
     value = None if change.text is not None else record.fields.get(kind.text)
     until = record.fields.get("until") if change.until is None else change.until
@@ -167,7 +167,7 @@ def approve(memory: Core, proposal: Record) -> Receipt:
     """Write what was proposed; the proposal is then no longer pending."""
     given: dict[str, Any] = {"op_id": f"review:{proposal.id}", **proposal.fields["draft"]}
     if ref := proposal.fields.get("ref"):
-        values.read(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
+        read_value(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
     if "data" not in given and proposal.text:
         given["text"] = proposal.text
     receipt = memory.keep(msgspec.convert(given, Draft))

@@ -37,8 +37,8 @@ from holdfast.model.queries import Query, fold, parse
 from holdfast.model.records import DEFAULT, Draft, Record, Scope, line_of, text_of
 from holdfast.model.settings import MindSettings as Limits
 from holdfast.model.times import bound, is_id, mint, utc_now
-from holdfast.storage import values
 from holdfast.storage.log import Logs
+from holdfast.storage.tree import VALUE_SUFFIXES, is_value, read_value
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -241,7 +241,7 @@ class Mind:
         kind, key = _KINDS["semantic"], unicodedata.normalize("NFC", key).strip()
         self._warn("semantic")
         if not history and not as_of:
-            current = self._memory.held(kind, key)
+            current = self._memory.current(kind, key)
             return _knowledge(current) if current else None
         until = "" if history else bound(as_of, end=True)
         past = [record for record in self._memory.history(kind, key) if not record.hidden]
@@ -359,7 +359,7 @@ class Mind:
             logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
         for folder in (session, self._memory.layout.memory):
-            walked = tree.walk(f"{folder}/values", values.SUFFIXES, lambda *_: None)
+            walked = tree.walk(f"{folder}/values", VALUE_SUFFIXES, lambda *_: None)
             size += sum(stamp.size for _, stamp in walked)
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
@@ -425,8 +425,8 @@ class Values:
             place = places.classify(path)
             if place and place.kind.name == "transcript" and self._memory.store.exists(path):
                 return self._history(path)
-            if values.is_ref(ref, places.memory):
-                return values.read(self._memory.tree, ref, self._memory.settings.limits.document_bytes)
+            if is_value(ref, places.memory):
+                return read_value(self._memory.tree, ref, self._memory.settings.limits.document_bytes)
         step = "Use the ref that an entry shows, episodic, history, or the path of a transcript."
         raise NotFound(f"There is no value {ref[:200]!r}.", step)
 

@@ -17,7 +17,7 @@ import secrets
 import msgspec
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.times import iso, now_ms, utc_now
+from holdfast.model.times import LAST_MS, iso, now_ms, utc_now
 
 START = "hfm"
 _LONGEST_TENANT = 1_300
@@ -25,8 +25,6 @@ _LONGEST_TENANT = 1_300
 _FORM = re.compile(rf"{START}_([a-z2-7]{{0,{_LONGEST_TENANT}}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([mhdwy])\Z")
-_LAST = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 366 * 86_400}
 
 
@@ -72,7 +70,7 @@ def create(
         if not found:
             raise Invalid(f"{expires[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
         last = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
-        if last > _LAST:  # times are compared as text, which fails for years of five digits
+        if last > LAST_MS:  # times are compared as text, which fails for years of five digits
             raise Invalid(
                 f"{expires[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends."
             )

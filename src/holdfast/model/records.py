@@ -49,10 +49,6 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
         parts = self.path.split("/")
         return tuple("/".join(parts[:level]) for level in range(len(parts) - 1, 0, -1))
 
-    def at(self, path: str) -> Scope:
-        """Return the scope of another path with the same session and run."""
-        return msgspec.structs.replace(from_path(path), session=self.session, run=self.run)
-
 
 def from_path(path: str) -> Scope:
     """Parse `W[/D[/R]]` as folder names; folders below the third level belong to the repository."""

@@ -17,7 +17,7 @@ from holdfast.errors import Invalid
 _LOW62 = (1 << 62) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _AGES = ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
-_LAST_MS = 253_402_300_799_999
+LAST_MS = 253_402_300_799_999
 """The end of the year 9999: text order is time order up to here, and an id can still be followed by others."""
 
 
@@ -58,7 +58,7 @@ def parse_ms(value: object, *, utc: bool = False) -> int | None:
             return None
     except (ValueError, OverflowError, OSError):
         return None
-    return ms if 0 <= ms <= _LAST_MS else None
+    return ms if 0 <= ms <= LAST_MS else None
 
 
 def normal(value: object) -> str:
@@ -116,7 +116,7 @@ def age(text: str, at: float | None = None) -> str:
 
 def is_id(text: object) -> bool:
     """Check for a UUIDv7 in lower case, with a time before the year 10000."""
-    return isinstance(text, str) and _UUID7.match(text) is not None and id_ms(text) <= _LAST_MS
+    return isinstance(text, str) and _UUID7.match(text) is not None and id_ms(text) <= LAST_MS
 
 
 def id_ms(identifier: str) -> int:

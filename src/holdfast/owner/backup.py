@@ -32,7 +32,7 @@ from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
 from holdfast.model.times import utc_now
-from holdfast.roots import make_root, on_disk, open_folder, open_memory
+from holdfast.roots import make_root, on_disk, open_folder, open_store
 from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.results import Progress
@@ -276,7 +276,7 @@ def _make_memory(location: str, fill: Callable[[Folder], Restored]) -> Restored:
         os.mkdir(unfinished)
         with contextlib.closing(open_folder(unfinished)) as there:
             filled = fill(there)
-        with open_memory(unfinished, kind=Core) as memory:  # the index that this makes stays
+        with Core(open_store(unfinished)) as memory:  # the index that this makes stays
             report = memory.verify()
         if report.differences:
             fault = f"What was written is not a sound memory: {report.differences[0]}."

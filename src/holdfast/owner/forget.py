@@ -28,10 +28,10 @@ from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
 from holdfast.owner.history import check_count, count_units, covers
-from holdfast.storage import parsing, values, write_log
+from holdfast.storage import parsing, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.results import Progress, is_much
-from holdfast.storage.tree import Line
+from holdfast.storage.tree import Line, is_value, unpack_value
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -318,8 +318,8 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
     for number, path in enumerate(paths, 1):
         problem = None
         try:
-            if values.is_ref(path, memory.layout.memory):
-                problem = _occurrence(values.unpack(memory.tree.read(path).data, path), path, terms)
+            if is_value(path, memory.layout.memory):
+                problem = _occurrence(unpack_value(memory.tree.read(path).data, path), path, terms)
             elif not memory.in_files:
                 problem = _occurrence(memory.tree.read(path).data, path, terms)
             elif os.path.getsize(full := os.path.join(memory.root, path)):

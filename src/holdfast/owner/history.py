@@ -333,8 +333,13 @@ class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
         return is_much(self.count, self.total)
 
 
-def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, back: str) -> RolledBack:
-    """Take back what one writer wrote, or revert a rollback; without `yes`, list what one writer wrote."""
+def rollback(
+    memory: Core, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+) -> RolledBack:
+    """Undo what one writer wrote, since a time if given; without `yes`, list it.
+
+    Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
+    """
     check_text(writer, since, back)
     if back and (writer or since):
         raise Invalid("A rollback is taken back as a whole.", "Give its id alone, or a writer.")

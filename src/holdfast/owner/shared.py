@@ -27,7 +27,7 @@ from holdfast.model.records import Problem, Record
 from holdfast.recall import answers
 from holdfast.recall.answers import Candidates, Found, Hit
 from holdfast.recall.ranking import Near
-from holdfast.roots import is_address, open_memory, without_clear_passwords
+from holdfast.roots import is_address, open_store, without_clear_passwords
 from holdfast.storage.results import Pool, Tied
 
 NAME = "shared"
@@ -101,7 +101,7 @@ class Shared:
             try:
                 with self._opening:
                     if self._opened is None:
-                        opened = open_memory(address(self._memory), kind=Core)
+                        opened = Core(open_store(address(self._memory)))
                         if opened.root == self._memory.root:
                             opened.close()
                             raise Invalid("shared.store names this memory itself.", "Name another one.")

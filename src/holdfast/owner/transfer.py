@@ -25,11 +25,11 @@ from holdfast.model.records import Problem, version_of
 from holdfast.owner import merge, shared
 from holdfast.owner.backup import TRANSFERS, every_file
 from holdfast.owner.merge import Act, Pair
-from holdfast.roots import open_memory
-from holdfast.storage import values, write_log
+from holdfast.roots import open_store
+from holdfast.storage import write_log
 from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
-from holdfast.storage.tree import RootGone, changed
+from holdfast.storage.tree import RootGone, changed, is_value, unpack_value
 
 T = TypeVar("T")
 _MANY, _MUCH = 1_000, 1 << 20
@@ -95,7 +95,7 @@ def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Move
     """Open another memory for a transfer; without an address, the shared one of the settings."""
     check_text(other, scope)
     try:
-        there = open_memory(shared.address(memory, other), writer=memory.store.writer, kind=Core)
+        there = Core(open_store(shared.address(memory, other), writer=memory.store.writer))
     except HoldfastError as error:
         raise error if other else shared.as_written(error, memory) from None
     with there:
@@ -304,10 +304,10 @@ class Mover:
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
         """Return a document as the target may store it, or refuse it."""
         place, limit = self._target.layout.classify(path), self._target.settings.limits.document_bytes
-        value, shown = values.is_ref(path, self._memory), data
+        value, shown = is_value(path, self._memory), data
         if value:
             with contextlib.suppress(Locked, Damaged):  # it was checked when it was written
-                shown = values.unpack(data, path, limit)
+                shown = unpack_value(data, path, limit)
         made = self._target.secrets.document(place.kind if place else None, shown, before)
         if made != shown and (value or path.rpartition("/")[2].startswith(version_of(data))):
             raise Invalid("It has what looks like a secret, and its name is made of its content.", "Forget it.")
@@ -351,7 +351,7 @@ class Mover:
         store, by_writer = self._target.store, dict[str, list[dict[str, str]]]()
         for path, version in created.items():
             step = steps[path]
-            if values.is_ref(path, self._memory) or not (self._scope or step.beside):
+            if is_value(path, self._memory) or not (self._scope or step.beside):
                 continue
             entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
             for record, writer in ({step.path: store.writer} | self._writers.get(step.path, {})).items():

@@ -42,7 +42,8 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
     ]
     if missing:
         raise Invalid(f"{kind.one} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
-    check_until(draft)
+    if draft.until and not (_DAY.match(draft.until) and normal(draft.until)):
+        raise Invalid(f"until is {draft.until!r}.", "Use a date, like 2026-12-31.")
     if len(draft.text or "") > kind.max_chars:
         raise OverBudget(
             f"The text has {len(draft.text or ''):,} characters; {kind.one.lower()} takes {kind.max_chars:,}.",
@@ -84,11 +85,6 @@ _OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_b
 def copied_fields(kind: Kind, record: Record) -> dict[str, Any]:
     """Return the fields of a log entry that one which replaces it gets as well."""
     return {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
-
-
-def check_until(draft: Draft) -> None:
-    if draft.until and not (_DAY.match(draft.until) and normal(draft.until)):
-        raise Invalid(f"until is {draft.until!r}.", "Use a date, like 2026-12-31.")
 
 
 def with_links(draft: Draft) -> Draft:

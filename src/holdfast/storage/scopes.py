@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.model import names
@@ -33,7 +35,8 @@ class Scopes:
     def resolve(self, given: str | Scope | None) -> Scope:
         """Return the scope of a name or path; None is the workspace `default`."""
         if isinstance(given, Scope):
-            return given.at(self.resolve(given.path or None).path)
+            scope = self.resolve(given.path or None)
+            return msgspec.structs.replace(scope, session=given.session, run=given.run)
         if given is None or given == DEFAULT:
             return Scope(DEFAULT)
         try:

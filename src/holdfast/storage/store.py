@@ -412,10 +412,6 @@ class Store(abc.ABC):
         return max(before, key=lambda record: record.line).id
 
     @abc.abstractmethod
-    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        """Return the newest records that pass a filter, all of them by default, and what the refresh found."""
-
-    @abc.abstractmethod
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
         """Return all records that pass a filter, newest first, and what could not be read among them."""
 
@@ -470,7 +466,8 @@ class Store(abc.ABC):
         return Candidates(pools, near, [], where, load, related)
 
     @abc.abstractmethod
-    def _newest(self, where: Filter, limit: int) -> list[Record]: ...
+    def _newest(self, where: Filter, limit: int = -1) -> list[Record]:
+        """Return the newest records that pass a filter, all of them by default."""
 
     @abc.abstractmethod
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
@@ -488,9 +485,9 @@ class Store(abc.ABC):
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         """Return the records that match some words best, this file included; [] if derived data is not ready."""
 
-    @abc.abstractmethod
     def passes(self, where: Filter) -> bool:
         """Does any record pass a filter?"""
+        return bool(self._newest(where, 1))
 
     @abc.abstractmethod
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
@@ -539,7 +536,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def watch(self) -> None:
-        """Notice changes as they happen from now on, so that a search need not look for them."""
+        """Follow changes as they happen, so that a search need not check every file."""
 
     @abc.abstractmethod
     def purge(self) -> None:

@@ -4,17 +4,27 @@ A path is relative to the root, with `/`, in any engine. A document is read whol
 from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
 itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `tests/contract/` is the
 contract of every engine.
+
+A value is a large text of a log entry in a file of its own. Its name is a hash of its text, so it never changes and is
+stored once. A large one is compressed (`.txt.gz`); the name of an encrypted one (`.txt.enc`) depends on the key too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import Conflict, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, Damaged, OverBudget, Unavailable
+from holdfast.formats import encryption
+from holdfast.model.records import version_of
+from holdfast.model.settings import Settings
 
 ABSENT = ""
 """The version of a document that does not exist: `write(expect=ABSENT)` creates and never replaces."""
@@ -156,3 +166,56 @@ def changed(name: str, expect: str) -> Conflict:
     return Conflict(
         f"{name} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
     )
+
+
+# values: large texts of log entries, one file each
+
+VALUE_SUFFIXES = (".txt", ".txt.gz", ".txt.enc", ".json")
+_REF = re.compile(r"(?:sessions/[^/]+/)?values/[0-9a-f]{32}\.(?:txt(?:\.gz|\.enc)?|json)")
+_GZIP = b"\x1f\x8b"
+"""No UTF-8 text begins like this."""
+_MOST_UNPACKED = 256 << 20
+
+
+def is_value(path: str, memory: str) -> bool:
+    """Is this the path of a value? `memory` is the folder of the memory."""
+    return path.startswith(f"{memory}/") and bool(_REF.fullmatch(path, len(memory) + 1))
+
+
+def write_value(tree: Tree, folder: str, text: str, settings: Settings) -> str:
+    """Store a text in a file below a folder, unless it is there already; return the path."""
+    data = text.encode("utf-8")
+    name, suffix, stored = version_of(data), ".txt", data
+    if 0 < settings.limits.compress_bytes <= len(data):
+        packed = gzip.compress(data, 3, mtime=0)
+        suffix, stored = (".txt.gz", packed) if len(packed) < len(data) else (suffix, data)
+    if "values" in settings.encryption.what:
+        name, suffix = encryption.digest(data, b"name").hex(), ".txt.enc"
+        stored = b"".join(encryption.encrypt([stored], encryption.digest(stored, b"salt")))
+    ref = f"{folder}/values/{name}{suffix}"
+    with contextlib.suppress(AlreadyExists):
+        tree.write(ref, stored, expect=ABSENT)
+    return ref
+
+
+def read_value(tree: Tree, ref: str, limit: int = 0) -> str:
+    """Return the text of a value; OverBudget when it is longer than `limit` bytes, Locked without its key."""
+    return unpack_value(tree.read(ref, limit).data, ref, limit).decode("utf-8", "replace")
+
+
+def unpack_value(data: bytes, ref: str, limit: int = 0) -> bytes:
+    """Return the text in the bytes of a file."""
+    if data.startswith(encryption.MAGIC):
+        data = b"".join(encryption.decrypt([data], ref))
+    if not data.startswith(_GZIP):
+        return data
+    most, packed = limit or _MOST_UNPACKED, zlib.decompressobj(31)
+    try:
+        text = packed.decompress(data, most + 1)
+    except zlib.error:
+        raise Damaged(f"{ref} is compressed, and damaged.", "Use another copy of it.") from None
+    if len(text) > most:
+        raise OverBudget(f"{ref} has more than {most:,} bytes; that is the limit.", "Raise limits.document_bytes.")
+    if not packed.eof:
+        raise Damaged(f"{ref} is compressed, and cut off.", "Use another copy of it.")
+    return text

@@ -191,7 +191,7 @@ class Wanted(NamedTuple):
     """How many records contain each, phrases first."""
 
 
-def telling(terms: Terms, settings: Search, count: Callable[[Run, int], int]) -> Wanted:
+def rare_words(terms: Terms, settings: Search, count: Callable[[Run, int], int]) -> Wanted:
     """Leave out words that are too common to rank by, while rarer ones remain.
 
     `count` returns how many records contain a word; it may stop at a limit unless that is negative.

@@ -30,29 +30,27 @@ from holdfast.model.records import (
     text_of,
     version_of,
 )
-from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
-from holdfast.storage import drafts, values
+from holdfast.storage import drafts
 from holdfast.storage.drafts import SecretPolicy
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, changed
+from holdfast.storage.tree import ABSENT, changed, write_value
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Writer:
-    """The writing half of a memory: checks, renders and writes records. `writer` is recorded beside every write."""
+    """The writing half of a memory: checks, renders and writes records."""
 
-    def __init__(self, store: Store, settings: Settings, writer: str = "") -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.settings = settings
-        self.writer = writer
+        self.settings = store.settings
         self.tree = store.tree
         self.layout = store.layout
         self.scopes = Scopes(self.tree, self.layout)
-        self.secrets = SecretPolicy(settings.secrets)
+        self.secrets = SecretPolicy(store.settings.secrets)
 
     def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
         """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
@@ -156,7 +154,7 @@ class Writer:
         for known in self.store.newest(path):
             if (known.fields.get("proposed"), known.text, known.fields.get("draft")) == (kind.name, text, inner):
                 return Receipt("pending", known.id, path)
-        line |= self._text(row, path, text) | ({"tags": list(draft.tags)} if draft.tags else {})
+        line |= self._value(row, path, text) | ({"tags": list(draft.tags)} if draft.tags else {})
         done = self.store.append(path, [self.secrets.line(row, line)], op_id=draft.op_id)
         return Receipt("repeated" if done.repeated else "pending", done.ids[0], path)
 
@@ -236,14 +234,14 @@ class Writer:
         path = self.layout.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
         self.store.append(path, [self.secrets.line(kind, line, waits=False)], durable=False)
 
-    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
+    def import_entries(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
         """Import entries with their own ids into a log of this name, each once; return how many were added."""
         path, by = self._log_of(kind, name), {"writer": self.store.writer} if self.store.writer else {}
         entries = [{**self.secrets.line(KINDS[kind], line, waits=False), **by} for line in lines]
         return self.store.import_entries(path, entries)
 
     def missing(self, kind: str, name: str, ids: set[str]) -> int:
-        """Count the ids that `bring` would add."""
+        """Count the ids that `import_entries` would add."""
         return self.store.missing(self._log_of(kind, name), ids)
 
     def _log_of(self, kind: str, name: str) -> str:
@@ -420,7 +418,9 @@ class Writer:
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
-        line |= self._text(kind, path, draft.text or "") if draft.data is None else self._data(kind, path, draft.data)
+        if draft.data is not None:
+            check_plain(draft.data)
+        line |= self._value(kind, path, (draft.text or "") if draft.data is None else draft.data)
         if draft.fields:
             line |= {name: value for name, value in draft.fields.items() if name not in line}
         if draft.title and kind.title not in line:
@@ -454,13 +454,14 @@ class Writer:
 
         return self.store.append_decided(path, decide, op_id=op_id)[0]
 
-    def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
-        """Return the fields for the text of an entry; a large text is written to a separate file first."""
+    def _value(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
+        """Return the fields for the text or value of an entry; a large one is written to a separate file first."""
+        text = data if isinstance(data, str) else _as_text(data)
         if kind.inline or len(text) <= self.settings.limits.inline_chars:
-            return {kind.text: text}
-        return self._apart(path, text)
+            return {kind.text: data}
+        return self._write_value(path, text)
 
-    def _apart(self, path: str, text: str) -> dict[str, Any]:
+    def _write_value(self, path: str, text: str) -> dict[str, Any]:
         """Write a text to a separate file beside a log, and return the fields that refer to it."""
         try:
             data = text.encode("utf-8")
@@ -468,25 +469,18 @@ class Writer:
             raise Invalid("The text has half a character.", "Send valid Unicode.") from None
         self.store.check_size(path, data)
         folder = path.rpartition("/")[0] if "/sessions/" in path else self.layout.memory
-        ref = values.write(self.store.tree, folder, text, self.settings)
+        ref = write_value(self.store.tree, folder, text, self.settings)
         return {"ref": ref, "size": len(text), "head": text[:200]}
-
-    def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
-        """Return the fields for a JSON value; a large one is written to a separate file as text."""
-        check_plain(data)
-        text = _as_text(data)
-        if isinstance(data, str) or len(text) > self.settings.limits.inline_chars:
-            return self._text(kind, path, text)
-        return {kind.text: data}
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value, or the ref, head and size of the file that a large one was written to."""
         kind = KINDS["episode"]
         data = self.secrets.line(kind, {"entry": data, "session": session})["entry"]
         path = self.layout.path_for(kind, _NOWHERE, session=session)
-        kept = self._data(kind, path, data)
+        check_plain(data)
+        kept = self._value(kind, path, data)
         if kind.text in kept and not fits(data):
-            return self._apart(path, _as_text(data))
+            return self._write_value(path, _as_text(data))
         return kept.get(kind.text, kept)
 
     def add(

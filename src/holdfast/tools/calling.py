@@ -287,10 +287,11 @@ class Call:
 class Runner:
     """All tools over one memory, with the context that the server was started with."""
 
-    def __init__(self, memory: Core, registry: Registry, start: Context, compartments: Compartments) -> None:
+    def __init__(self, memory: Core, registry: Callable[[], Registry], compartments: Compartments) -> None:
         self.memory = memory
-        self.registry = registry
-        self._start = start
+        self.start = Context()
+        """The context of calls that have none; a server sets it when it starts."""
+        self._registry = registry
         self.workspaces = Workspaces(memory)
         self.states = States(memory)
         self.knowledge = Knowledge(memory)
@@ -310,11 +311,15 @@ class Runner:
         self.rephrase: Callable[[HoldfastError], HoldfastError] = lambda error: error
         """Rewords an error for this caller."""
 
+    @functools.cached_property
+    def registry(self) -> Registry:
+        return self._registry()
+
     @property
     def defaults(self) -> Context:
         """What the context of a call lacks: the workspace of the connection, then the start options."""
         connection = CONNECTION.get()
-        return Context(workspaceId=connection.workspace).over(self._start) if connection else self._start
+        return Context(workspaceId=connection.workspace).over(self.start) if connection else self.start
 
     @functools.cached_property
     def reading(self) -> Runner:

@@ -179,7 +179,7 @@ def _headline(text: str) -> str:
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     """Store a draft and report what happened; `derived` is a title that was made from the text."""
     row = KINDS[draft.kind]
-    before = call.memory.held(row, str(draft.fields[row.key])) if row.key else None
+    before = call.memory.current(row, str(draft.fields[row.key])) if row.key else None
     if before and before.text == draft.text and not draft.until:
         return _duplicate(call, before, draft)
     try:

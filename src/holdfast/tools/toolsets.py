@@ -6,6 +6,7 @@ A model is shown ten tools by default, since each one takes room in its context.
 from __future__ import annotations
 
 import contextvars
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
@@ -37,8 +38,9 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     continueOnFailure: bool = False
 
 
+@functools.cache
 def registry() -> Registry:
-    """Return a registry with every tool."""
+    """Return the registry of all tools."""
     made = Registry()
     for module in (workspaces, knowledge, sessions, tasks, everyday):
         module.register(made)

@@ -17,8 +17,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS, Layout
-from holdfast.model.names import amount
-from holdfast.model.names import check_text
+from holdfast.model.names import amount, check_text
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import utc_now

@@ -26,14 +26,14 @@ from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
-from holdfast.storage import parsing, values
+from holdfast.storage import parsing
 from holdfast.storage.files import rows
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.rows import Seen
 from holdfast.storage.files.within import FileTree
 from holdfast.storage.parsing import Facts
 from holdfast.storage.results import MANY, Progress, Refreshed, Report, is_much
-from holdfast.storage.tree import YOUNG_NS, Line, RootGone, Stamp
+from holdfast.storage.tree import YOUNG_NS, Line, RootGone, Stamp, read_value
 from holdfast.storage.write_log import check_kept, check_save_points
 
 SUFFIXES = (".md", ".jsonl")
@@ -242,7 +242,7 @@ class Refresher:
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""
         try:
-            return values.read(self.tree, ref, self._limits.document_bytes)
+            return read_value(self.tree, ref, self._limits.document_bytes)
         except (NotFound, Locked):
             if missing is not None:
                 missing.append(ref)

@@ -149,7 +149,7 @@ class Questions:
 
     def _wanted(self, db: apsw.Connection, table: str, terms: Terms) -> Wanted:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-        return words.telling(terms, self._settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
+        return words.rare_words(terms, self._settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
 
     def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
         """Return a pool with these rows and their neighbours added, as far as its full-text table has them."""

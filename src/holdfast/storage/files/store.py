@@ -296,13 +296,8 @@ class FileStore(Store):
         return found
 
     @asks
-    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        done = self._sync.ensure_current(where, searching=False)
-        return done, self._index.newest(where, limit)
-
-    @asks
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
-        done, found = self.query(where)
+        done, found = self._sync.ensure_current(where, searching=False), self._newest(where)
         wanted = where.kinds or where.searchable
         below = self.layout.below(wanted, where.scope, above=where.above)
         problems = [
@@ -375,7 +370,8 @@ class FileStore(Store):
 
         return self._sync.run(work)
 
-    def _newest(self, where: Filter, limit: int) -> list[Record]:
+    @asks
+    def _newest(self, where: Filter, limit: int = -1) -> list[Record]:
         return self._index.newest(where, limit)
 
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
@@ -400,10 +396,6 @@ class FileStore(Store):
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
         return [record for record, _ in found or ()]
-
-    @asks
-    def passes(self, where: Filter) -> bool:
-        return bool(self._newest(where, 1))
 
     @asks
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

@@ -17,7 +17,6 @@ from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, Ove
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, Layout
 from holdfast.model.records import version_of
-from holdfast.storage import values
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.rows import (
@@ -32,7 +31,7 @@ from holdfast.storage.postgres.rows import (
     sent,
     stamp,
 )
-from holdfast.storage.tree import ABSENT, Document, Line, Snapshot, Stamp, changed
+from holdfast.storage.tree import ABSENT, Document, Line, Snapshot, Stamp, changed, read_value
 from holdfast.storage.write_log import kept_path
 
 _PAGE = 2_000
@@ -134,7 +133,7 @@ class PgTree:
 
     def text(self, path: str) -> str:
         """Return the text that an entry keeps in a separate document."""
-        return values.read(self, path, self._longest)
+        return read_value(self, path, self._longest)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         if is_log(path):

@@ -235,7 +235,7 @@ class Searcher:
             held = rarity.held.get(prefix + " ".join(_stemmed(run)), 0)
             return held if most < 0 else min(held, most)
 
-        wanted = words.telling(terms, self._settings, count)
+        wanted = words.rare_words(terms, self._settings, count)
         runs = (*wanted.phrases, *wanted.words)
         records = max(1, rarity.records[foreign])
         pool = Pool(

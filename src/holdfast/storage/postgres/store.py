@@ -476,16 +476,16 @@ class PgStore(Store):
                 return record
         raise unknown(identifier)
 
-    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+    def _newest(self, where: Filter, limit: int = -1) -> list[Record]:
         if where.tags:
             self._need_words()
         condition, values = self._searcher.filter(where)
         some = f" LIMIT {int(limit)}" if limit >= 0 else ""
         order = "r.at DESC NULLS LAST, r.path, r.id DESC"
-        return Refreshed(), self._records(self._rows(f"{condition} ORDER BY {order}{some}", **values))
+        return self._records(self._rows(f"{condition} ORDER BY {order}{some}", **values))
 
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
-        _, found = self.query(where)
+        found = self._newest(where)
         wanted = where.kinds or where.searchable
         return found, self._problems("r.kind = ANY(%(kinds)s::text[])", kinds=list(wanted))
 
@@ -526,9 +526,6 @@ class PgStore(Store):
         as_of = iso(now_ms())
         return use(msgspec.structs.replace(self._candidates(query, terms, where, plain=plain), as_of=as_of))
 
-    def _newest(self, where: Filter, limit: int) -> list[Record]:
-        return self.query(where, limit)[1]
-
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
         matches = self._searcher.best(terms, where, limit)
         records = self._loaded([row for row, _ in matches])
@@ -555,9 +552,6 @@ class PgStore(Store):
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         del path
         return [record for record, _ in self._best(terms, where, limit)]
-
-    def passes(self, where: Filter) -> bool:
-        return bool(self.query(where, 1)[1])
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         self._need_words()
