@@ -10,7 +10,9 @@ where they are. With a scope, only what belongs to that workspace is transferred
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -23,9 +25,9 @@ from holdfast.formats.encryption import Locked
 from holdfast.model.names import check_text, short_hash
 from holdfast.model.records import Problem, version_of
 from holdfast.owner import merge, shared
-from holdfast.owner.backup import TRANSFERS, every_file
+from holdfast.owner.backup import ROOT_FILES, TRANSFERS, every_file, is_backup, restore
 from holdfast.owner.merge import Act, Pair
-from holdfast.roots import open_memory
+from holdfast.roots import on_disk, open_memory
 from holdfast.storage import values, write_log
 from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
@@ -92,21 +94,25 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 @contextlib.contextmanager
 def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Mover]:
-    """Open another memory for a transfer; without an address, the shared one of the settings."""
+    """Open another memory for a transfer, or a backup of one; without an address, the shared one of the settings."""
     check_text(other, scope)
-    try:
-        there = open_memory(shared.address(memory, other), writer=memory.store.writer, kind=Core)
-    except HoldfastError as error:
-        raise error if other else shared.as_written(error, memory) from None
-    with there:
-        yield Mover(memory, there, push=push, scope=scope)
+    with contextlib.ExitStack() as stack:
+        try:
+            address, past = shared.address(memory, other), ""
+            if not push and is_backup(address):
+                past, folder = os.path.realpath(on_disk(address)), stack.enter_context(tempfile.TemporaryDirectory())
+                address = restore(address, f"{folder}/memory").path
+            there = open_memory(address, writer=memory.store.writer, kind=Core)
+        except HoldfastError as error:
+            raise error if other else shared.as_written(error, memory) from None
+        yield Mover(memory, stack.enter_context(there), push=push, scope=scope, past=past)
 
 
 class Agreements:
     """What two memories have of each other, noted in the memory at hand; it is never transferred itself."""
 
-    def __init__(self, here: Core, there: Core, *, push: bool) -> None:
-        self._store, self._other = here.store, _LOGIN.sub("", there.root)
+    def __init__(self, here: Core, there: str, *, push: bool) -> None:
+        self._store, self._other = here.store, _LOGIN.sub("", there)
         if self._other == _LOGIN.sub("", here.root):
             raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
         self._step = 1 if push else -1  # on disk, a pair is [here, there]
@@ -130,15 +136,20 @@ class Agreements:
 
 
 class Mover:
-    """Transfers what one memory has to another; `here` notes what both sides have."""
+    """Transfers what one memory has to another; `here` notes what both sides have.
 
-    def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "") -> None:
-        self._agreements = Agreements(here, there, push=push)
+    `past` is the path of a backup that was opened as `there`: what `here` had changed since then is newer.
+    """
+
+    def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "", past: str = "") -> None:
+        self._past, other = past, past or there.root
+        self._agreements = Agreements(here, other, push=push)
         for name in here.settings.paths.__struct_fields__:
-            mine, other = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
-            if mine != other:
+            mine, theirs = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
+            if mine != theirs:
                 advice = f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
-                raise Invalid(f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.", advice)
+                raise Invalid(f"paths.{name} is {mine!r} here, and {theirs!r} in {other}.", advice)
+        self._roots = (here.root, other) if push else (other, here.root)
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
         self._memory = here.layout.memory
@@ -155,7 +166,8 @@ class Mover:
         left_out: list[Problem] = []
         files = every_file(self._source, left_out)
         self._refused |= dict.fromkeys(left_out)
-        files = {path: one for path, one in files.items() if not path.startswith(f"{self._memory}/{TRANSFERS}/")}
+        stay = (*ROOT_FILES, f"{self._memory}/{TRANSFERS}/")
+        files = {path: one for path, one in files.items() if not path.startswith(stay)}
         logs = [path for path in files if path.endswith(".jsonl")]
         logs = [path for path in logs if self._in_scope(path) or self._kind(path) in _SHARED]
         for path in logs:
@@ -232,7 +244,7 @@ class Mover:
                 tally.files, tally.records = tally.files + 1, tally.records + step.records
                 tally.bytes += step.bytes
         return Moved(
-            source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
+            source=self._roots[0], target=self._roots[1], scope=self._scope, done=done, counts=counts,
             conflicts=[step for step in self._steps if step.act == "conflict"], refused=list(self._refused),
             left=list(_LEFT),
         )  # fmt: skip
@@ -284,6 +296,8 @@ class Mover:
         act = merge.decide(mine, theirs, agreed, dated=dated)
         if act == "new" and self._forgotten.has(path, mine):
             act = "forgotten"
+        elif self._past and act in ("merged", "conflict") and self._forgotten.had(path, mine):
+            act = "newer"
         if theirs == mine and agreed != Pair(mine, mine):
             self._equal[path] = Pair(mine, mine)
         if act in _MOVES:
