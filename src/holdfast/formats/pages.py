@@ -151,27 +151,25 @@ def total_budget(budgets: Sequence[Budget], most_lines: int, most_tokens: int) -
 def budget_flaws(budget: Budget) -> list[Flaw]:
     """Return the flaws of one rule: no budget, or a budget that is exceeded or nearly used up."""
     if budget.line:
-        return list(_size_flaws("has", "its budget", budget))
+        return total_flaws(budget, "has", "its budget")
     what = f"declares no budget; write `{budget_comment(50)}` at its head, after any front matter"
     return [Flaw("error", 0, what, "budget")]
 
 
-def total_flaws(budget: Budget) -> list[Flaw]:
+def total_flaws(budget: Budget, who: str = "all rules together have", whose: str = "the budget") -> list[Flaw]:
     """Return the flaws of all rules together."""
-    return list(_size_flaws("all rules together have", "the budget", budget))
-
-
-def _size_flaws(who: str, whose: str, budget: Budget) -> Iterator[Flaw]:
+    found: list[Flaw] = []
     parts = ((budget.lines, budget.most_lines, "lines"), (budget.tokens, budget.most_tokens, "tokens"))
     for count, most, unit in parts:
-        if not most or count / most <= _NEARLY_FULL:
-            continue
         what = f"{who} {count} {unit}; {most} is {whose}"
-        if count > most:
+        if most and count > most:
             advice = f"{count - most} too many: see `holdfast hot review`, then `holdfast hot demote`"
-            yield Flaw("error", budget.line, f"{what}, {advice}", "budget")
-        else:
-            yield Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
+            found.append(Flaw("error", budget.line, f"{what}, {advice}", "budget"))
+        elif most and count / most > _NEARLY_FULL:
+            found.append(
+                Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
+            )
+    return found
 
 
 def front_matter_flaws(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:

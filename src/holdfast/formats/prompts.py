@@ -157,34 +157,27 @@ def usable(history: Iterable[Message]) -> list[Message]:
 # Invisible characters
 
 
-class Invisible(msgspec.Struct, frozen=True):
-    """One such character: its line, from 1, and its sort."""
-
-    line: int
-    what: str
-
-
-def invisible(text: str) -> list[Invisible]:
-    """Return the invisible characters that may contain hidden words, one of each sort per line.
+def invisible(text: str) -> list[tuple[int, str]]:
+    """Return the invisible characters that may contain hidden words: line, from 1, and sort, each once.
 
     They are fine where a script needs them: joiners between emoji and in joining scripts, zero-width spaces in scripts
     without spaces, tags in a flag, one selector after a character.
     """
     if text.isascii():
         return []
-    unseen: dict[Invisible, None] = {}
+    unseen: dict[tuple[int, str], None] = {}
     line, at = 1, 0
     for found in _INVISIBLE.finditer(text):
         place = found.start()
         if (sort := _SORTS.get(found.lastgroup or "")) and not _is_needed(text, place):
             line, at = line + text.count("\n", at, place), place
-            unseen[Invisible(line, sort)] = None
+            unseen[line, sort] = None
     return list(unseen)
 
 
 def invisible_sorts(text: str) -> str:
     """Name the sorts of invisible characters in a text, "" if there are none."""
-    return ", ".join(sorted({each.what for each in invisible(text)}))
+    return ", ".join(sorted({sort for _, sort in invisible(text)}))
 
 
 def _is_needed(text: str, place: int) -> bool:

@@ -193,7 +193,7 @@ class Task(msgspec.Struct, kw_only=True):
             self.attempts = sorted([*others, attempt], key=lambda one: one.order)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TaskFilter(msgspec.Struct, frozen=True):
     """Which tasks a worker takes: of any of these tags, of this graph; all where nothing is given."""
 
     tags: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ class Graph:
         """Return copies of all tasks, oldest first."""
         return self.get(task.id for task in sorted(self.tasks.values(), key=lambda task: task.order))
 
-    def best(self, wanted: Wanted, now: int) -> Task | None:
+    def best(self, wanted: TaskFilter, now: int) -> Task | None:
         """Return the task to claim: of those that are ready the most important, then the oldest."""
         while self._later and self._later[0][0] <= now:
             task = self.tasks[heapq.heappop(self._later)[1]]
@@ -290,7 +290,7 @@ class Graph:
             heapq.heappush(self._ready, item)
         return found
 
-    def outlook(self, wanted: Wanted, now: int) -> Outlook:
+    def outlook(self, wanted: TaskFilter, now: int) -> Outlook:
         """Count the wanted tasks when none of them is ready."""
         running = later = waiting = 0
         times = []

@@ -373,11 +373,10 @@ def _revert(memory: Core, identifier: str) -> RolledBack:
             step = msgspec.structs.replace(done, act="show" if done.act == "hide" else "hide")
         steps.append(step)
         if log := _log_of(memory, step):
-            newest: tuple[str, Mapping[str, Any]] = ("", {})
-            for value in write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ():
-                if step.target in (value.get("hide"), value.get("key")):
-                    newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
-            if newest[1].get("rollback") != identifier:
+            values = write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ()
+            about = (one for one in values if step.target in (one.get("hide"), one.get("key")))
+            newest = max(about, key=lambda one: jsonl.identity(one, "time")[1], default={})
+            if newest.get("rollback") != identifier:
                 failed[step] = msgspec.structs.replace(step, conflict="it was changed since")
     failed |= _apply(memory, [step for step in steps if step not in failed], mint())
     steps = [step for step in steps if step not in failed]
@@ -493,13 +492,12 @@ def _is_own(entry: Mapping[str, Any], writer: str, since: str) -> bool:
 def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]:
     """Apply all steps; return those that failed, each with the reason."""
     failed: dict[Step, Step] = {}
-    by_log: dict[str, list[Step]] = {}
+    by_log: dict[str, list[dict[str, Any]]] = {}
     for step in steps:
-        if log := _log_of(memory, step):
-            by_log.setdefault(log, []).append(step)
-            continue
         try:
-            if step.act in ("hide", "show"):
+            if log := _log_of(memory, step):
+                by_log.setdefault(log, []).append(_entry(memory, log, step) | {"rollback": identifier})
+            elif step.act in ("hide", "show"):
                 if memory.get(step.id).hidden == (step.act == "hide"):
                     raise NotFound("it was changed since", "Check it.")
                 memory.hide(step.id, restore=step.act == "show")
@@ -509,19 +507,19 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
                 memory.replace(step.path, memory.store.kept_text(step.to), step.version)
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
-    for log, found in by_log.items():
-        added: list[dict[str, Any]] = []
-        for step in found:
-            entry: dict[str, Any] = {"hide": step.target, "hidden": step.act == "hide"}
-            if step.act == "value back":
-                lines = write_log.objects(memory.tree.scan(log), step.to)
-                value = next((one for one in lines if jsonl.identity(one, "time")[0] == step.to), None)
-                if value is None:
-                    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
-                entry = {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
-            added.append(entry | {"rollback": identifier})
-        memory.add(log, added, after=max(step.order for step in found))
+    for log, entries in by_log.items():
+        memory.add(log, entries, after=max(step.order for step in steps))
     return failed
+
+
+def _entry(memory: Core, log: str, step: Step) -> dict[str, Any]:
+    """Return the entry that applies a step to a log."""
+    if step.act != "value back":
+        return {"hide": step.target, "hidden": step.act == "hide"}
+    for value in write_log.objects(memory.tree.scan(log), step.to):
+        if jsonl.identity(value, "time")[0] == step.to:
+            return {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
+    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
 
 
 def _log_of(memory: Core, step: Step) -> str:
@@ -579,18 +577,14 @@ def repair(memory: Core, backups: Sequence[str] = ()) -> dict[str, Repaired]:
 
 def _versions(root: str, path: str, copies: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the text of a log in all commits, newest first, then in copies of the memory, and where each is."""
-    commits = _git(root, "log", "--all", "--full-history", "--format=%H", "--", path)
-    for commit in commits.decode().split():
-        yield f"git {commit[:10]}", _git(root, "show", f"{commit}:./{path}")
+    import subprocess
+
+    def git(*words: str) -> bytes:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False).stdout
+
+    with contextlib.suppress(FileNotFoundError):  # git is not installed
+        for commit in git("log", "--all", "--full-history", "--format=%H", "--", path).decode().split():
+            yield f"git {commit[:10]}", git("show", f"{commit}:./{path}")
     for backup, copy in copies.items():
         with contextlib.suppress(FileNotFoundError), open(os.path.join(copy, path), "rb") as file:
             yield backup, file.read()
-
-
-def _git(root: str, *words: str) -> bytes:
-    """Return what git prints: nothing if it is not installed, or the memory is not in git."""
-    import subprocess
-
-    with contextlib.suppress(FileNotFoundError):
-        return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False).stdout
-    return b""

@@ -74,7 +74,7 @@ def as_written(error: HoldfastError, memory: Core) -> HoldfastError:
     return error
 
 
-class Shared:
+class SharedMemory:
     """The memory that this one shares with others."""
 
     def __init__(self, memory: Core) -> None:

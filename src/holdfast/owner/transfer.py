@@ -108,33 +108,6 @@ def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Move
         yield Mover(memory, stack.enter_context(there), push=push, scope=scope, past=past)
 
 
-class Agreements:
-    """What two memories have of each other, noted in the memory at hand; it is never transferred itself."""
-
-    def __init__(self, here: Core, there: str, *, push: bool) -> None:
-        self._store, self._other = here.store, _LOGIN.sub("", there)
-        if self._other == _LOGIN.sub("", here.root):
-            raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
-        self._step = 1 if push else -1  # on disk, a pair is [here, there]
-        self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
-
-    def read(self) -> dict[str, Pair]:
-        """Return what is known of each document, by its path."""
-        found: dict[str, Pair] = {}
-        for entry in write_log.objects(self._store.tree.scan(self._log)) if self._store.exists(self._log) else ():
-            agreed = entry.get("agreed")
-            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
-                if isinstance(pair, list) and len(pair) == 2:
-                    found[path] = Pair(*map(str, pair[:: self._step]))
-        return found
-
-    def note(self, agreed: Mapping[str, Pair]) -> None:
-        """Note what both sides have now, durably."""
-        pairs = ((path, list(pair[:: self._step])) for path, pair in agreed.items())
-        for part in _batches(pairs, lambda pair: len(pair[0]) + 100):
-            self._store.append(self._log, [{"with": self._other, "agreed": dict(part)}])
-
-
 class Mover:
     """Transfers what one memory has to another; `here` notes what both sides have.
 
@@ -143,7 +116,11 @@ class Mover:
 
     def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "", past: str = "") -> None:
         self._past, other = past, past or there.root
-        self._agreements = Agreements(here, other, push=push)
+        self._notes, self._other = here.store, _LOGIN.sub("", other)
+        if self._other == _LOGIN.sub("", here.root):
+            raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
+        self._step = 1 if push else -1  # on disk, a pair is [here, there]
+        self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
         for name in here.settings.paths.__struct_fields__:
             mine, theirs = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
             if mine != theirs:
@@ -176,7 +153,7 @@ class Mover:
                 new, same = [size for size in sizes if size], sizes.count(0)
                 self._steps += [Planned(path, "new", len(new), sum(new))] if new else []
                 self._steps += [Planned(path, "same", same)] if same else []
-        self._agreed = self._agreements.read()
+        self._agreed = self._read_agreed()
         self._forgotten = merge.Tombstones(self._target, self._source, logs)
         shared_logs = [path for path in logs if not self._in_scope(path)]
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
@@ -215,7 +192,7 @@ class Mover:
             if progress:
                 progress(done, max(total, done))
 
-        self._agreements.note(self._equal)
+        self._note(self._equal)
         wanted = {step.path for step in steps}
         for entry in write_log.entries(self._source.tree, self._memory):
             path, writer = str(entry.get("path")), entry.get("writer")
@@ -262,6 +239,24 @@ class Mover:
             if not reading or isinstance(error, RootGone):
                 raise
             self._refused[Problem(path, error.message)] = None
+
+    # what two memories have of each other, noted in the memory at hand; it is never transferred itself
+
+    def _read_agreed(self) -> dict[str, Pair]:
+        """Return what is known of each document, by its path."""
+        found: dict[str, Pair] = {}
+        for entry in write_log.objects(self._notes.tree.scan(self._log)) if self._notes.exists(self._log) else ():
+            agreed = entry.get("agreed")
+            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
+                if isinstance(pair, list) and len(pair) == 2:
+                    found[path] = Pair(*map(str, pair[:: self._step]))
+        return found
+
+    def _note(self, agreed: Mapping[str, Pair]) -> None:
+        """Note what both sides have now, durably."""
+        pairs = ((path, list(pair[:: self._step])) for path, pair in agreed.items())
+        for part in _batches(pairs, lambda pair: len(pair[0]) + 100):
+            self._notes.append(self._log, [{"with": self._other, "agreed": dict(part)}])
 
     # what belongs to the scope
 
@@ -355,7 +350,7 @@ class Mover:
                     raise changed(path, version)
                 agreed[step.path] = self._sent(step.path, sent[path]) if step.beside else Pair(sent[path], version)
         self._note_writers({path: made[path] for path in created}, steps)
-        self._agreements.note(agreed)
+        self._note(agreed)
 
     def _note_writers(self, created: Mapping[str, str], steps: Mapping[str, Planned]) -> None:
         """Add entries to the write log that name the original writers, and who transferred the documents.
@@ -396,7 +391,7 @@ class Mover:
         with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
             version = self._target.store.update(path, make, expect=expect, note=note).version
         pair = Pair(ours.version, version) if step.act == "changed" else self._sent(path, ours.version)
-        self._agreements.note({path: pair})
+        self._note({path: pair})
 
     def _sent(self, path: str, version: str) -> Pair:
         """Return the pair after the target got a version of ours; we have no more of theirs than before."""
