@@ -315,35 +315,45 @@ def restore(source: str, target: str, progress: Progress | None = None, *, dry: 
     read = _in_folder if os.path.isdir(origin) else _in_archive
 
     def fill(there: Folder | None) -> Copied:
-        found, manifest = dict[str, FileInfo](), None
-        try:
-            for name, chunks in read(origin, os.path.dirname(location), progress):
-                if name == _MANIFEST:
-                    manifest = _manifest(b"".join(chunks))
-                    continue
-                if (path := _path_inside(name)) in found:
-                    raise Damaged(f"{path[:200]} is in the backup twice.", "Use another backup.")
-                noted = _noted(chunks, path, found)
-                if there:
-                    there.create(path, noted, durable=False)
-                for _ in noted:
-                    pass
-        except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
-            raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
-        if manifest is None:
-            raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
-        for path in sorted(manifest.files.keys() | found.keys()):
-            one, other = manifest.files.get(path), found.get(path)
-            if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
-                raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
-            with contextlib.suppress(OverflowError):
-                if there:
-                    os.utime(os.path.join(there.location, path), ns=(one.mtime, one.mtime), follow_symlinks=False)
-        for folder in manifest.folders if there else ():
-            os.makedirs(os.path.join(there.location, folder), exist_ok=True)
+        found, manifest = _compared(origin, read(origin, os.path.dirname(location), progress), there)
+        if there:
+            for path, info in manifest.files.items():
+                with contextlib.suppress(OverflowError):
+                    times = (info.mtime, info.mtime)
+                    os.utime(os.path.join(there.location, path), ns=times, follow_symlinks=False)
+            for folder in manifest.folders:
+                os.makedirs(os.path.join(there.location, folder), exist_ok=True)
         return Copied(location, len(found), sum(info.size for info in found.values()), manifest.made)
 
     return fill(None) if dry else _make_memory(location, fill)
+
+
+def _compared(
+    origin: str, files: Iterator[tuple[str, Iterator[bytes]]], there: Folder | None
+) -> tuple[dict[str, FileInfo], Manifest]:
+    """Read the files of a backup, write them to a folder if given, and compare them with the manifest."""
+    found, manifest = dict[str, FileInfo](), None
+    try:
+        for name, chunks in files:
+            if name == _MANIFEST:
+                manifest = _manifest(b"".join(chunks))
+                continue
+            if (path := _path_inside(name)) in found:
+                raise Damaged(f"{path[:200]} is in the backup twice.", "Use another backup.")
+            noted = _noted(chunks, path, found)
+            if there:
+                there.create(path, noted, durable=False)
+            for _ in noted:
+                pass
+    except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
+        raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
+    if manifest is None:
+        raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
+    for path in sorted(manifest.files.keys() | found.keys()):
+        one, other = manifest.files.get(path), found.get(path)
+        if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
+            raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
+    return found, manifest
 
 
 def _in_folder(origin: str, _disk: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.model.kinds import KINDS, LEDGER
+from holdfast.model.kinds import KINDS, LEDGER, Place
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import bound, from_ns, is_id, mint
@@ -436,13 +436,7 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
         if current == to:
             continue
         if place.kind.shape == "section":
-            # the page may have several writers, so its sections are hidden one by one
-            mine = [entries[number] for number in own if entries[number].get("record")]
-            written = {str(entry["record"]): str(entry.get("version")) for entry in mine}
-            for record in parsing.entries(place, memory.tree.read(path)).records:
-                if record.id in written and not record.hidden:
-                    changed = "" if record.version == written[record.id] else "it was changed since"
-                    yield Step("hide", record.id, path, written[record.id], conflict=changed)
+            yield from _section_steps(memory, place, [entries[number] for number in own])
         elif place.kind.write_once:
             yield Step("hide", path, path, target=path.rpartition("/")[2])
         else:
@@ -460,6 +454,15 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
                 except HoldfastError as error:
                     conflict = error.message
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
+
+
+def _section_steps(memory: Core, place: Place, entries: Iterable[Mapping[str, Any]]) -> Iterator[Step]:
+    """Yield steps that hide the sections of a page one by one, since it may have several writers."""
+    written = {str(entry["record"]): str(entry.get("version")) for entry in entries if entry.get("record")}
+    for record in parsing.entries(place, memory.tree.read(place.path)).records:
+        if record.id in written and not record.hidden:
+            changed = "" if record.version == written[record.id] else "it was changed since"
+            yield Step("hide", record.id, place.path, written[record.id], conflict=changed)
 
 
 def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:

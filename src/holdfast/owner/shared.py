@@ -99,14 +99,7 @@ class SharedMemory:
 
         def run() -> None:
             try:
-                with self._opening:
-                    if self._opened is None:
-                        opened = open_memory(address(self._memory), kind=Core)
-                        if opened.root == self._memory.root:
-                            opened.close()
-                            raise Invalid("shared.store names this memory itself.", "Name another one.")
-                        self._opened = opened
-                future.set_result(work(self._opened))
+                future.set_result(work(self._open()))
             except Exception as error:  # raised again where the result is waited for
                 future.set_exception(error)
 
@@ -136,6 +129,16 @@ class SharedMemory:
         if not paused:
             threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
+
+    def _open(self) -> Core:
+        with self._opening:
+            if self._opened is None:
+                opened = open_memory(address(self._memory), kind=Core)
+                if opened.root == self._memory.root:
+                    opened.close()
+                    raise Invalid("shared.store names this memory itself.", "Name another one.")
+                self._opened = opened
+            return self._opened
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process

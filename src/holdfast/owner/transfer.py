@@ -159,7 +159,11 @@ class Mover:
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
         refs = {str(entry["ref"]) for entry in found if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in files if not path.endswith(".jsonl") and (self._in_scope(path) or path in refs)]
-        writes = f"{self._memory}/writes/"
+        self._plan_documents({path: files[path].size for path in documents}, progress)
+        return self._report(done=False)
+
+    def _plan_documents(self, sizes: Mapping[str, int], progress: Progress | None) -> None:
+        documents, writes = list(sizes), f"{self._memory}/writes/"
         current: set[str] = set()
         """Where a copy of the current text of a document is kept; the other side has it with the document."""
         for start in range(0, len(documents), _MANY):
@@ -175,11 +179,10 @@ class Mover:
             current |= {f"{writes}kept/{version}" for path, version in both if not path.startswith(writes)}
             for path, version in mine.items():
                 with self._reported(path):
-                    self._steps.append(self._planned(path, version, theirs.get(path), files[path].size))
+                    self._steps.append(self._planned(path, version, theirs.get(path), sizes[path]))
             if progress:
                 progress(start + len(part), len(documents))
         self._steps = [step for step in self._steps if step.act != "new" or step.path not in current]
-        return self._report(done=False)
 
     def move(self, progress: Progress | None = None) -> Moved:
         """Do what was planned; what changed meanwhile is left for the next time, and reported."""
