@@ -338,7 +338,7 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
             continue
         except (OSError, HoldfastError) as error:
             why = error.strerror if isinstance(error, OSError) else error.message
-            problem = Problem(path, f"could not be looked into: {why}")
+            problem = Problem(path, f"could not be searched: {why}")
         if problem:
             found.append(problem)
         if progress:

@@ -297,7 +297,7 @@ def covers(summary: Record, records: Iterable[Record]) -> bool:
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change to take back; `conflict` says why it is left as it is."""
+    """One change to undo; `conflict` says why it is left as it is."""
 
     act: Literal["text back", "remove", "hide", "show", "value back"]
     id: str
@@ -311,7 +311,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     order: str = ""
     conflict: str = ""
     derived: bool = False
-    """Written by another writer from what is taken back."""
+    """Written by another writer from what is undone."""
 
 
 class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -337,7 +337,7 @@ def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, ba
     """Take back what one writer wrote, or revert a rollback; without `yes`, list what one writer wrote."""
     check_text(writer, since, back)
     if back and (writer or since):
-        raise Invalid("A rollback is taken back as a whole.", "Give its id alone, or a writer.")
+        raise Invalid("A rollback is undone as a whole.", "Give its id alone, or a writer.")
     if back:
         return _revert(memory, back)
     if not writer:
@@ -345,7 +345,7 @@ def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, ba
     plan = _plan(memory, writer, bound(since) if since else "", memory.store.every())
     if not yes:
         return plan
-    check_count(plan.count, plan.total, count, "taken back")
+    check_count(plan.count, plan.total, count, "undone")
     identifier = mint()
     steps = [msgspec.to_builtins(step) for step in plan.steps]
     memory.store.log_write({"rollback": identifier, "of": writer, "steps": steps, "intent": True})

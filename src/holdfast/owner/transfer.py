@@ -237,7 +237,7 @@ class Mover:
         except (Invalid, OverBudget) as error:
             self._refused[Problem(path, str(error))] = None
         except (Conflict, AlreadyExists, NotFound):
-            self._refused[Problem(path, "was changed by others while it was to be moved; move again")] = None
+            self._refused[Problem(path, "was changed by others meanwhile; repeat the transfer")] = None
         except Unavailable as error:
             if not reading or isinstance(error, RootGone):
                 raise
