@@ -286,7 +286,7 @@ def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) 
         given[name] = [msgspec.structs.replace(piece, text=piece.text.strip("\r\n")[:most]) for piece in full]
     end = "\n".join(disarmed(one_line(note)) for note in (*warnings, *notes))
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
-    if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
+    if count_tokens(text := "\n\n".join(filter(None, [*whole.values(), end, _left_out(older, uncounted)]))) <= budget:
         parts = {name: block for name, block in whole.items() if block}
         return Assembled(text, count_tokens(text), parts, older, uncounted)
     end = head(end, budget // 4)
@@ -301,9 +301,10 @@ def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) 
     missing = {name: len(every) - filled[name].whole + older.get(name, 0) for name, every in given.items()}
     missing = {name: count for name, count in missing.items() if count}
     parts = {part.name: block for part in PARTS if (block := _block(part, filled[part.name].shown))}
-    text = _joined([*parts.values(), end, _left_out(missing, uncounted)])
+    ending = [line for line in (end, _left_out(missing, uncounted)) if line]
+    text = "\n\n".join([*parts.values(), *ending])
     if count_tokens(text) > budget:  # the notes alone exceed the budget
-        text = head(_joined([end, _left_out(missing, uncounted)]), budget)
+        text = head("\n\n".join(ending), budget)
     return Assembled(text, count_tokens(text), parts, missing, uncounted)
 
 
@@ -354,10 +355,6 @@ def _rendered(part: PromptPart, piece: Piece) -> str:
 
 def _block(part: PromptPart, shown: Sequence[str]) -> str:
     return part.opening + part.gap.join(shown) + part.closing if shown else ""
-
-
-def _joined(blocks: Iterable[str]) -> str:
-    return "\n\n".join(block for block in blocks if block)
 
 
 def _left_out(counts: Mapping[str, int], uncounted: Sequence[str]) -> str:
