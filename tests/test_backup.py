@@ -362,6 +362,21 @@ def test_a_killed_restore_leaves_nothing_or_all_of_it(filled: holdfast.Memory, t
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".holdfast-tmp-")]
 
 
+def test_a_preview_writes_nothing_and_a_damaged_backup_is_refused_by_it(
+    filled: holdfast.Memory, tmp_path: Path
+) -> None:
+    root, target = place(filled), str(tmp_path / "copy.tar.gz")
+    shown = on_terminal("backup", target, "--preview", root=root)
+    assert "not there yet" in shown and "Nothing was written." in shown
+    assert filled.backup(target, dry=True).files == filled.backup(target).files
+    shown = on_terminal("restore", target, str(tmp_path / "again"), "--dry-run", root=root)
+    assert "not there yet" in shown and "Nothing was written." in shown
+    data = Path(target).read_bytes()
+    Path(target).write_bytes(data[: len(data) // 2])
+    on_terminal("restore", target, str(tmp_path / "again"), "--preview", root=root, code=8)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "root"] == ["copy.tar.gz"]
+
+
 def test_the_commands_show_progress_and_what_was_done(filled: holdfast.Memory, tmp_path: Path) -> None:
     root = place(filled)
     shown = on_terminal("backup", str(tmp_path / "copy.tar.gz"), root=root)

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
-from holdfast.formats.search_terms import SearchTerms
 from holdfast.model.queries import Query
+from holdfast.owner.forget import SearchTerms
 from killing import finish, kills, work
 from terminal import on_terminal
 

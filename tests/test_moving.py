@@ -502,6 +502,32 @@ def test_an_export_is_previewed_in_the_same_words(root: Path, tmp_path: Path) ->
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.parametrize("name", ["copy.tar.gz", "copy"])
+def test_a_backup_can_be_pulled_into_a_memory_that_is_in_use(root: Path, tmp_path: Path, name: str) -> None:
+    log = root / "user/memory/semantic.jsonl"
+    with holdfast.open(root) as memory:
+        changed, gone = memory.put("note", "One.", title="Changed"), memory.put("note", "Lost.", title="Gone")
+        memory.put("decision", "We keep it.", title="One database")
+        memory.put("fact", "Lisbon", fields={"key": "office"})
+        memory.backup(tmp_path / name)
+        memory.replace(changed.path, b"# Changed\n\nTwo.\n", memory.tree.read(changed.path).version)
+        memory.put("decision", "Later.", title="Another")
+        memory.put("fact", "Porto", fields={"key": "office"})
+    (root / gone.path).unlink()
+    log.write_text(log.read_text().partition("\n")[2])
+    shown = on_terminal("pull", "--from", str(tmp_path / name), "--preview", root=root)
+    assert f"{tmp_path / name} → " in shown and "newer" in shown and "merged" not in shown and "conflict" not in shown
+    told = cli("pull", "--from", str(tmp_path / name), root=root)
+    assert told["done"] and told["source"] == str(tmp_path / name) and not told.get("refused")
+    with holdfast.open(root) as memory:
+        assert memory.get(changed.id).text.endswith("Two.")
+        assert memory.get(gone.id).text == "Lost."
+        assert {one.title for one in memory.every(Query(kinds=("decision",)))} == {"One database", "Another"}
+        assert [one.text for one in memory.history(KINDS["fact"], "office")] == ["Lisbon", "Porto"]
+        assert memory.pull(str(tmp_path / name)).nothing
+        assert memory.verify().sound
+
+
 # bad input
 
 

@@ -277,7 +277,7 @@ def test_forgetting_removes_a_value_and_looks_into_the_others(
             monkeypatch.delenv(encryption.VARIABLE)
             done = memory.forget(query="of no interest, so far", yes=True)
             assert [one.path for one in done.remains] == [remaining]
-            assert "could not be looked into" in done.remains[0].what
+            assert "could not be searched" in done.remains[0].what
             monkeypatch.setenv(encryption.VARIABLE, key)
         assert memory.forget(other.id, yes=True, count=1).remains == []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
     from holdfast.model.queries import Query
     from holdfast.model.records import Draft, Receipt, Record, Scope
-    from holdfast.owner.backup import Restored
+    from holdfast.owner.backup import Copied
 
 __version__ = "0.1.0"
 __all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
@@ -39,7 +39,7 @@ def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "")
     return open_memory(root, watch=watch, writer=writer)
 
 
-def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Restored:
+def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Copied:
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
     from holdfast.owner.backup import restore
 

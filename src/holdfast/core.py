@@ -28,7 +28,7 @@ from holdfast.storage.store import Store
 from holdfast.storage.writer import Writer, converted
 
 if TYPE_CHECKING:
-    from holdfast.owner.shared import Shared
+    from holdfast.owner.shared import SharedMemory
 
 _SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
 T = TypeVar("T")
@@ -166,11 +166,11 @@ class Core(Writer):
         return self.store.search(query, terms, where, work, plain=plain)
 
     @functools.cached_property
-    def shared(self) -> Shared | None:
+    def shared(self) -> SharedMemory | None:
         """The shared memory of the settings, if any."""
-        from holdfast.owner.shared import Shared
+        from holdfast.owner.shared import SharedMemory
 
-        return Shared(self) if self.settings.shared.store else None
+        return SharedMemory(self) if self.settings.shared.store else None
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return the records that are related to a record or a name by links, common links or tags. One hop."""

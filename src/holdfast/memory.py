@@ -28,7 +28,7 @@ from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
-    from holdfast.owner.backup import Backup, Restored
+    from holdfast.owner.backup import Copied
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.transfer import Moved, Mover
     from holdfast.storage.results import Progress
@@ -188,17 +188,17 @@ class Memory(core.Core):
 
         return Forgetter(self).forget(identifiers, query, yes=yes, count=count, progress=progress)
 
-    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None, *, dry: bool = False) -> Copied:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
         from holdfast.owner import backup
 
-        return backup.backup(self, os.fspath(target), progress)
+        return backup.backup(self, os.fspath(target), progress, dry=dry)
 
-    def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
+    def export(self, target: str | os.PathLike[str], progress: Progress | None = None, *, dry: bool = False) -> Copied:
         """Write this memory as plain files to a new or empty folder."""
         from holdfast.owner import backup
 
-        return backup.export(self, os.fspath(target), progress)
+        return backup.export(self, os.fspath(target), progress, dry=dry)
 
     def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
         """Copy what is here to another memory, by default the shared one of the settings; without `yes`, preview it.
@@ -210,7 +210,7 @@ class Memory(core.Core):
             return mover.move(progress) if yes else planned
 
     def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
-        """Copy what another memory has to this one; the opposite of `push`."""
+        """Copy what another memory or a backup has to this one; the opposite of `push`."""
         with self.moving(source, scope=scope, push=False) as mover:
             planned = mover.plan()
             return mover.move(progress) if yes else planned

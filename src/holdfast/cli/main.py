@@ -31,8 +31,8 @@ _MODULES = {
     "install": "install uninstall",
     "doctor": "doctor",
     "upkeep": "lint migrate hot",
-    "owner": "history undo forget rollback backup restore watch settings trust usage review",
-    "transfer": "push pull export import",
+    "owner": "history undo forget rollback watch settings trust usage review",
+    "transfer": "push pull backup restore export import",
     "git": "git",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""The owner's commands: history, undo, forget, rollback, backup, restore, watch, usage, settings and trust.
+"""The owner's commands: history, undo, forget, rollback, watch, usage, settings and trust.
 
 None of them is a tool that a model can call. Commands that remove something show it first and act with --yes; for many
 records they also ask for the number.
@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import roots, secrets
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
+from holdfast.cli.main import command, find_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Conflict, HoldfastError, Invalid
 from holdfast.memories import corrections
 from holdfast.model.names import amount
@@ -158,45 +158,6 @@ def rollback(yes: bool, **given: Any) -> None:
         click.echo(f"{amount(len(done.steps), 'step')} done. Undo it with: holdfast rollback --back {done.id}")
     else:
         _would("undone", done.count, done.needs_count)
-
-
-@command()
-@click.argument("target", type=click.Path())
-def backup(target: str) -> None:
-    """Copy the whole memory to TARGET, a new .tar.gz or folder.
-
-    TARGET must be outside of the memory. Other programs may go on writing. The index is left out: it is rebuilt from
-    the files.
-    """
-    with open_root() as memory, show.progress("copying") as progress:
-        done = memory.backup(target, progress)
-    if show.in_json(done):
-        return
-    click.echo(f"{amount(done.files, 'file')}, {done.bytes:,} bytes: {show.printable(done.path)}")
-    show.warnings([f"left out: {problem}" for problem in done.left_out])
-
-
-@command()
-@click.argument("backup", type=click.Path())
-@click.argument("path", type=click.Path(), required=False)
-def restore(backup: str, path: str | None) -> None:
-    """Restore BACKUP to PATH, which must be new or empty.
-
-    PATH defaults to the root. Every file is first compared with the manifest of the backup.
-    """
-    from holdfast.owner.backup import restore as restore_backup
-
-    target = path or given_root()
-    if not target:
-        raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
-    with show.progress("restoring") as progress:
-        done = restore_backup(backup, target, progress)
-    if show.in_json(done):
-        return
-    when = f"on {done.made[:10]} at {done.made[11:16]} UTC"
-    size = f"{amount(done.files, 'file')}, {amount(done.records, 'record')}"
-    click.echo(f"{size}, as they were {when}: {show.printable(done.path)}")
-    show.warnings([f"damaged in the backup as well: {problem}" for problem in done.damage])
 
 
 @command()

@@ -1,4 +1,4 @@
-"""Copying between memories, and from other programs: `push`, `pull`, `export` and `import`."""
+"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export` and `import`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import command, open_root
+from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
-from holdfast.owner.backup import every_file
+from holdfast.owner.backup import Copied
+from holdfast.owner.backup import restore as restore_backup
 from holdfast.owner.transfer import Moved, Tally
 
 _SHOWN = 20
@@ -51,12 +52,12 @@ def push(to: str, scope: str, dry_run: bool, yes: bool) -> None:
 
 @command()
 @click.option(
-    "--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the shared memory."
+    "--from", "source", default="", metavar="ADDRESS", help="A folder, postgresql://… or a backup; default: shared."
 )
 @_scope
 @_dry_run
 def pull(source: str, scope: str, dry_run: bool) -> None:
-    """Copy another memory to this one.
+    """Copy another memory, or a backup, to this one.
 
     Nothing here is removed, or replaced if it has changed here meanwhile.
     """
@@ -110,6 +111,38 @@ def _preview(planned: Moved, *, push: bool) -> None:
 
 
 @command()
+@click.argument("target", type=click.Path())
+@_dry_run
+def backup(target: str, dry_run: bool) -> None:
+    """Copy the whole memory to TARGET, a new .tar.gz or folder.
+
+    TARGET must be outside of the memory. Other programs may go on writing. The index is left out: it is rebuilt from
+    the files.
+    """
+    with open_root() as memory, show.progress("copying") as progress:
+        done = memory.backup(target, progress, dry=dry_run)
+    _show_copy(memory.root, done, dry_run=dry_run)
+
+
+@command()
+@click.argument("backup", type=click.Path())
+@click.argument("path", type=click.Path(), required=False)
+@_dry_run
+def restore(backup: str, path: str | None, dry_run: bool) -> None:
+    """Restore BACKUP to PATH, which must be new or empty.
+
+    PATH defaults to the root. Every file is first compared with the manifest of the backup. To add what a backup has
+    to an existing memory: holdfast pull --from BACKUP
+    """
+    target = path or given_root()
+    if not target:
+        raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
+    with show.progress("reading" if dry_run else "restoring") as progress:
+        done = restore_backup(backup, target, progress, dry=dry_run)
+    _show_copy(backup, done, dry_run=dry_run, when=f", as they were on {done.made[:10]} at {done.made[11:16]} UTC")
+
+
+@command()
 @click.argument("folder", type=click.Path())
 @click.option("--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the root.")
 @_dry_run
@@ -118,20 +151,24 @@ def export(folder: str, source: str, dry_run: bool) -> None:
 
     FOLDER must be new or empty. The copy is verified before it appears there.
     """
-    with open_root(source) as memory:
-        if dry_run:
-            sizes = [stamp.size for stamp in every_file(memory, []).values()]
-            planned = Moved(source=memory.root, target=folder, counts={"new": Tally(len(sizes), bytes=sum(sizes))})
-            if not show.in_json(planned):
-                _preview(planned, push=True)
-                click.echo(_NOTHING)
-            return
-        with show.progress("copying") as progress:
-            done = memory.export(folder, progress)
-    if not show.in_json(done):
-        size = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
-        click.echo(f"{size}: {show.printable(done.path)}")
-        show.warnings([f"could not be read there either: {problem}" for problem in done.damage])
+    with open_root(source) as memory, show.progress("copying") as progress:
+        done = memory.export(folder, progress, dry=dry_run)
+    _show_copy(memory.root, done, dry_run=dry_run)
+
+
+def _show_copy(source: str, done: Copied, *, dry_run: bool, when: str = "") -> None:
+    """Print what was or would be copied."""
+    planned = Moved(source=source, target=done.path, counts={"new": Tally(done.files, done.records, done.bytes)})
+    if show.in_json(planned if dry_run else done):
+        return
+    if dry_run:
+        _preview(planned, push=True)
+        click.echo(_NOTHING)
+    else:
+        records = f", {amount(done.records, 'record')}" if done.records else ""
+        click.echo(f"{amount(done.files, 'file')}, {done.bytes:,} bytes{records}{when}: {show.printable(done.path)}")
+    show.warnings([f"left out: {problem}" for problem in done.left_out])
+    show.warnings([f"damaged in the original as well: {problem}" for problem in done.damage])
 
 
 @command("import")

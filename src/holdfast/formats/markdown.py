@@ -86,9 +86,7 @@ def conflict_line(text: str) -> int:
         elif begun and line.rstrip() == "=======":
             parted = True
         elif begun and parted and line.startswith(">>>>>>> "):
-            if code is None:  # no code block contains the heading of an entry
-                entries = {place for place, text in enumerate(lines, 1) if text.startswith("### [")}
-                code = code_lines(lines, entries)
+            code = code_lines(lines) if code is None else code
             if fenced or begun not in code or number not in code:
                 return begun  # otherwise one code block contains it as an example
             begun = 0

@@ -8,7 +8,7 @@ one possible meaning, the correct value.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -151,27 +151,25 @@ def total_budget(budgets: Sequence[Budget], most_lines: int, most_tokens: int) -
 def budget_flaws(budget: Budget) -> list[Flaw]:
     """Return the flaws of one rule: no budget, or a budget that is exceeded or nearly used up."""
     if budget.line:
-        return list(_size_flaws("has", "its budget", budget))
+        return total_flaws(budget, "has", "its budget")
     what = f"declares no budget; write `{budget_comment(50)}` at its head, after any front matter"
     return [Flaw("error", 0, what, "budget")]
 
 
-def total_flaws(budget: Budget) -> list[Flaw]:
+def total_flaws(budget: Budget, who: str = "all rules together have", whose: str = "the budget") -> list[Flaw]:
     """Return the flaws of all rules together."""
-    return list(_size_flaws("all rules together have", "the budget", budget))
-
-
-def _size_flaws(who: str, whose: str, budget: Budget) -> Iterator[Flaw]:
+    found: list[Flaw] = []
     parts = ((budget.lines, budget.most_lines, "lines"), (budget.tokens, budget.most_tokens, "tokens"))
     for count, most, unit in parts:
-        if not most or count / most <= _NEARLY_FULL:
-            continue
         what = f"{who} {count} {unit}; {most} is {whose}"
-        if count > most:
+        if most and count > most:
             advice = f"{count - most} too many: see `holdfast hot review`, then `holdfast hot demote`"
-            yield Flaw("error", budget.line, f"{what}, {advice}", "budget")
-        else:
-            yield Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
+            found.append(Flaw("error", budget.line, f"{what}, {advice}", "budget"))
+        elif most and count / most > _NEARLY_FULL:
+            found.append(
+                Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
+            )
+    return found
 
 
 def front_matter_flaws(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:
@@ -206,26 +204,24 @@ def missing_fields(kind: Kind, fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw]:
     """Check the dated entries of a page, and headings that look like an entry but are not read as one."""
-    heads: set[int] = set()
     for record in records:
-        heads.add(record.line - page.body_line + 1)
         if not record.time:
             what = f"[{record.fields['date']}] is not a date of the calendar"
             yield Flaw("error", record.line, what, "date")
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
             yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")
-    for line in near_entries(page.body, heads):
+    for line in near_entries(page.body):
         yield Flaw("error", line + page.body_line - 1, NEAR_ENTRY, "entry")
 
 
-def near_entries(body: str, heads: Collection[int]) -> Iterator[int]:
-    """Yield the lines, from 1, that look like the heading of an entry but are none; `heads` are the real ones."""
+def near_entries(body: str) -> Iterator[int]:
+    """Yield the lines, from 1, that look like the heading of an entry but are none."""
     line, position, code = 1, 0, None
     for found in _LIKE_ENTRY.finditer(body):
         line += body.count("\n", position, found.start())
         position = found.start()
-        code = sections.code_lines(sections.lines_of(body), heads) if code is None else code
+        code = sections.code_lines(sections.lines_of(body)) if code is None else code
         if line not in code:
             yield line
 

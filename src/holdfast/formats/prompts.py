@@ -157,34 +157,27 @@ def usable(history: Iterable[Message]) -> list[Message]:
 # Invisible characters
 
 
-class Invisible(msgspec.Struct, frozen=True):
-    """One such character: its line, from 1, and its sort."""
-
-    line: int
-    what: str
-
-
-def invisible(text: str) -> list[Invisible]:
-    """Return the invisible characters that may contain hidden words, one of each sort per line.
+def invisible(text: str) -> list[tuple[int, str]]:
+    """Return the invisible characters that may contain hidden words: line, from 1, and sort, each once.
 
     They are fine where a script needs them: joiners between emoji and in joining scripts, zero-width spaces in scripts
     without spaces, tags in a flag, one selector after a character.
     """
     if text.isascii():
         return []
-    unseen: dict[Invisible, None] = {}
+    unseen: dict[tuple[int, str], None] = {}
     line, at = 1, 0
     for found in _INVISIBLE.finditer(text):
         place = found.start()
         if (sort := _SORTS.get(found.lastgroup or "")) and not _is_needed(text, place):
             line, at = line + text.count("\n", at, place), place
-            unseen[Invisible(line, sort)] = None
+            unseen[line, sort] = None
     return list(unseen)
 
 
 def invisible_sorts(text: str) -> str:
     """Name the sorts of invisible characters in a text, "" if there are none."""
-    return ", ".join(sorted({each.what for each in invisible(text)}))
+    return ", ".join(sorted({sort for _, sort in invisible(text)}))
 
 
 def _is_needed(text: str, place: int) -> bool:
@@ -293,7 +286,7 @@ def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) 
         given[name] = [msgspec.structs.replace(piece, text=piece.text.strip("\r\n")[:most]) for piece in full]
     end = "\n".join(disarmed(one_line(note)) for note in (*warnings, *notes))
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
-    if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
+    if count_tokens(text := "\n\n".join(filter(None, [*whole.values(), end, _left_out(older, uncounted)]))) <= budget:
         parts = {name: block for name, block in whole.items() if block}
         return Assembled(text, count_tokens(text), parts, older, uncounted)
     end = head(end, budget // 4)
@@ -308,9 +301,10 @@ def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) 
     missing = {name: len(every) - filled[name].whole + older.get(name, 0) for name, every in given.items()}
     missing = {name: count for name, count in missing.items() if count}
     parts = {part.name: block for part in PARTS if (block := _block(part, filled[part.name].shown))}
-    text = _joined([*parts.values(), end, _left_out(missing, uncounted)])
+    ending = [line for line in (end, _left_out(missing, uncounted)) if line]
+    text = "\n\n".join([*parts.values(), *ending])
     if count_tokens(text) > budget:  # the notes alone exceed the budget
-        text = head(_joined([end, _left_out(missing, uncounted)]), budget)
+        text = head("\n\n".join(ending), budget)
     return Assembled(text, count_tokens(text), parts, missing, uncounted)
 
 
@@ -361,10 +355,6 @@ def _rendered(part: PromptPart, piece: Piece) -> str:
 
 def _block(part: PromptPart, shown: Sequence[str]) -> str:
     return part.opening + part.gap.join(shown) + part.closing if shown else ""
-
-
-def _joined(blocks: Iterable[str]) -> str:
-    return "\n\n".join(block for block in blocks if block)
 
 
 def _left_out(counts: Mapping[str, int], uncounted: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -46,34 +46,39 @@ def lines_of(text: str) -> list[str]:
 # Code blocks
 
 
-def code_lines(lines: list[str], stops: Collection[int] = ()) -> set[int]:
-    """Return the numbers, from 1, of the lines of all closed code blocks, fences included.
+def code_lines(lines: list[str]) -> set[int]:
+    """Return the numbers, from 1, of the lines of all closed code blocks, fences included."""
+    return _code(lines)[0]
 
-    A fence that is never closed is text, and so is one whose block would contain a line in `stops`.
+
+def _code(lines: list[str]) -> tuple[set[int], bool]:
+    """Return the numbers of the lines in code blocks, and whether there is a fence that is never closed, which is text.
+
+    A forgotten fence must not hide the entries after it. An entry heading after an open fence is inside the block only
+    if the next fence can close it and the number of fences after that is even.
     """
+    fences = [(number, found[1], line) for number, line in enumerate(lines, 1) if (found := FENCE.match(line))]
+    entries = [number for number, line in enumerate(lines, 1) if fences and _ENTRY.match(line)]
     inside: set[int] = set()
-    groups: list[list[tuple[int, str]]] = [[]]
-    for number, line in enumerate(lines, 1):
-        if number in stops:
-            groups.append([])
-        elif found := FENCE.match(line):
-            groups[-1].append((number, found[1]))
-    for fences in groups:
-        unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
-        place = 0
-        while place < len(fences):
-            opened, fence = fences[place]
-            place += 1
-            if len(fence) >= unclosed[fence[0]]:
-                continue
-            closing = range(place, len(fences))
-            end = next((each for each in closing if _closes(lines[fences[each][0] - 1], fence)), None)
-            if end is None:
-                unclosed[fence[0]] = len(fence)
-            else:
-                inside.update(range(opened, fences[end][0] + 1))
+    unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
+    place = 0
+    while place < len(fences):
+        opened, fence, _ = fences[place]
+        place += 1
+        for end in range(place, len(fences)) if len(fence) < unclosed[fence[0]] else ():
+            number, _, line = fences[end]
+            closes = _closes(line, fence)
+            crossed = bisect.bisect_right(entries, opened) < bisect.bisect_left(entries, number)
+            if crossed and not (closes and (len(fences) - end) % 2):
+                place = end
+                break
+            if closes:
+                inside.update(range(opened, number + 1))
                 place = end + 1
-    return inside
+                break
+        else:
+            unclosed[fence[0]] = min(len(fence), unclosed[fence[0]])
+    return inside, min(unclosed.values()) < len(lines) + 3
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -222,7 +227,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     if not head and _FIELD.match(text.strip().partition("\n")[0]):
         head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
-    if len(list(_entries(entry))) != 1 or _code_in_entries(lines_of(entry))[1]:
+    if len(list(_entries(entry))) != 1 or _code(lines_of(entry))[1]:
         fault = "The text contains an entry heading of its own, or a code fence that is never closed."
         raise Invalid(fault, "Indent the heading or close the fence, so that the next entry stays an entry.")
     return entry
@@ -241,7 +246,7 @@ def add(text: str, entry: str) -> str:
 def _entries(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield line number, start and source of every entry."""
     lines = lines_of(text)
-    code = _code_in_entries(lines)[0]
+    code = code_lines(lines)
     start, start_line, position = -1, 0, 0
     for number, line in enumerate(lines, 1):
         if number not in code and _ENTRY.match(line):
@@ -251,26 +256,3 @@ def _entries(text: str) -> Iterator[tuple[int, int, str]]:
         position += len(line)
     if start >= 0:
         yield start_line, start, text[start:]
-
-
-def _code_in_entries(lines: list[str]) -> tuple[set[int], str]:
-    """Return the numbers of the lines in code blocks, and the fence that is never closed, if any.
-
-    A forgotten fence must not hide the entries after it. An entry heading after an open fence is inside the block only
-    if the next fence can close it and the number of fences after that is even.
-    """
-    fences = [(number, found.group(1), line) for number, line in enumerate(lines, 1) if (found := FENCE.match(line))]
-    entries = [number for number, line in enumerate(lines, 1) if _ENTRY.match(line)]
-    inside: set[int] = set()
-    fence, opened = "", 0
-    for place, (number, mark, line) in enumerate(fences):
-        closes = bool(fence) and _closes(line, fence)
-        crossed = bisect.bisect_right(entries, opened) < bisect.bisect_left(entries, number)
-        if fence and crossed and not (closes and (len(fences) - place) % 2):
-            fence, closes = "", False
-        if not fence:
-            fence, opened = mark, number
-        elif closes:
-            inside.update(range(opened, number + 1))
-            fence = ""
-    return inside, fence

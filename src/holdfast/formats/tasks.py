@@ -2,16 +2,16 @@
 
 A task waits for others, is claimed by a worker for a time (a lease), and ends by a report. Each claim is an attempt
 with its own id, which heartbeats and reports must name, so no worker can end what another took over. An expired lease
-needs no entry: it is seen by the clock. `Graph` has all tasks of a log and keeps two heaps for claims, so that finding
-the best task is cheap however many there are: tasks that are ready, and tasks that become ready at a later time.
+needs no entry: it is seen by the clock. `Graph` has all tasks of a log and keeps those that can be claimed, now or
+later, in the order of claims, so that finding the best one is cheap however many there are.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
 import graphlib
-import heapq
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -140,6 +140,11 @@ class Task(msgspec.Struct, kw_only=True):
         return self.cancelled > self.retried
 
     @property
+    def rank(self) -> tuple[int, str, str]:
+        """Its place in the order of claims: the most important first, then the oldest."""
+        return -self.priority, self.order, self.id
+
+    @property
     def due(self) -> int | None:
         """The millisecond from which it may be claimed, once what it waits for is done; None when never again."""
         last = self.last
@@ -193,7 +198,7 @@ class Task(msgspec.Struct, kw_only=True):
             self.attempts = sorted([*others, attempt], key=lambda one: one.order)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TaskFilter(msgspec.Struct, frozen=True):
     """Which tasks a worker takes: of any of these tags, of this graph; all where nothing is given."""
 
     tags: tuple[str, ...] = ()
@@ -231,8 +236,8 @@ class Graph:
         self.waiting: dict[str, int] = {}
         """How many tasks each task still waits for."""
         self._dependants: dict[str, dict[str, None]] = {}
-        self._ready: list[tuple[int, str, str]] = []
-        self._later: list[tuple[int, str]] = []
+        self._open: list[tuple[int, str, str]] = []
+        """The tasks that wait for no other and can be claimed, now or later, by rank."""
 
     def add(self, entry: Mapping[str, Any]) -> None:
         event, identifier, attempt = (_text(entry, name) for name in ("event", "task", "attempt"))
@@ -242,6 +247,9 @@ class Graph:
             self.ops.setdefault(op, []).append((event, identifier, attempt))
         task = self.tasks.setdefault(identifier, Task(id=identifier))
         before, was_done = task.order, task.done
+        place = bisect.bisect_left(self._open, task.rank)
+        if self._open[place : place + 1] == [task.rank]:
+            del self._open[place]
         task.add(event, attempt, entry)
         if task.order != before:
             for one in task.after:
@@ -251,13 +259,12 @@ class Graph:
         if task.done and not was_done:
             for dependant in self._dependants.get(identifier, ()):
                 self.waiting[dependant] -= 1
-                self._push(self.tasks[dependant])
-        self._push(task)
+                self._sort_in(self.tasks[dependant])
+        self._sort_in(task)
 
-    def _push(self, task: Task) -> None:
-        due = task.due
-        if due is not None and not self.waiting.get(task.id, 1):
-            heapq.heappush(self._later, (due, task.id))
+    def _sort_in(self, task: Task) -> None:
+        if task.due is not None and not self.waiting.get(task.id, 1):
+            bisect.insort(self._open, task.rank)
 
     def get(self, ids: Iterable[str]) -> dict[str, Task]:
         """Return copies of the tasks of these ids that exist."""
@@ -268,29 +275,12 @@ class Graph:
         """Return copies of all tasks, oldest first."""
         return self.get(task.id for task in sorted(self.tasks.values(), key=lambda task: task.order))
 
-    def best(self, wanted: Wanted, now: int) -> Task | None:
+    def best(self, wanted: TaskFilter, now: int) -> Task | None:
         """Return the task to claim: of those that are ready the most important, then the oldest."""
-        while self._later and self._later[0][0] <= now:
-            task = self.tasks[heapq.heappop(self._later)[1]]
-            heapq.heappush(self._ready, (-task.priority, task.order, task.id))
-        passed: dict[str, tuple[int, str, str]] = {}
-        found = None
-        while self._ready and found is None:
-            item = heapq.heappop(self._ready)
-            task = self.tasks[item[2]]
-            due = task.due
-            if due is None or self.waiting.get(task.id, 1) or task.id in passed:
-                continue  # it has changed since it was pushed
-            if due > now:  # likewise, or the clock was set back
-                heapq.heappush(self._later, (due, task.id))
-                continue
-            passed[task.id] = item
-            found = task if wanted.fits(task) else None
-        for item in passed.values():
-            heapq.heappush(self._ready, item)
-        return found
+        ranked = (self.tasks[id] for _, _, id in self._open)
+        return next((task for task in ranked if wanted.fits(task) and (task.due or 0) <= now), None)
 
-    def outlook(self, wanted: Wanted, now: int) -> Outlook:
+    def outlook(self, wanted: TaskFilter, now: int) -> Outlook:
         """Count the wanted tasks when none of them is ready."""
         running = later = waiting = 0
         times = []
@@ -420,7 +410,7 @@ def check_texts(what: str, values: Sequence[str], most: int = MOST_TAGS) -> None
     if isinstance(values, str) or not all(isinstance(one, str) and one.strip() for one in values):
         raise Invalid(f"{what} is {values!r}."[:200], "Give a list of texts, none of them blank.")
     if any("\0" in one for one in values):
-        raise Invalid(f"{what} holds a NUL character.", "Take it out.")
+        raise Invalid(f"{what} contains a NUL character.", "Take it out.")
     if len(values) > most:
         raise OverBudget(f"{what} has {len(values):,} entries; {most:,} is the most.", "Give fewer.")
     check_text(*values)

@@ -152,8 +152,8 @@ class _Linter:
         for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warn(path, found.line, what, "secret")
-        for each in invisible(text):
-            self._warn(path, each.line, f"has invisible characters: {each.what}", "unseen")
+        for line, sort in invisible(text):
+            self._warn(path, line, f"has invisible characters: {sort}", "unseen")
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)

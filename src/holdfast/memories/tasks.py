@@ -16,7 +16,7 @@ import msgspec
 from holdfast.core import Core
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import tasks as forms
-from holdfast.formats.tasks import Attempt, Graph, New, Outlook, Standing, Task, Wanted
+from holdfast.formats.tasks import Attempt, Graph, New, Outlook, Standing, Task, TaskFilter
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_given, close_to
 from holdfast.model.records import Scope, check_plain
@@ -320,11 +320,11 @@ def _check_known(ids: Iterable[str], found: Mapping[str, Task]) -> None:
         raise NotFound(f'There is no task "{missing[0][:200]}"{more} in this workspace; nothing was written.', _FIND)
 
 
-def _wanted(tags: Sequence[str], graph: str) -> Wanted:
+def _wanted(tags: Sequence[str], graph: str) -> TaskFilter:
     forms.check_texts("tags", tags)
     check_given(graph=graph)
     forms.check_texts("graph", [graph] if graph else [])
-    return Wanted(tuple(tags), graph)
+    return TaskFilter(tuple(tags), graph)
 
 
 def _check_lease(lease: float) -> None:

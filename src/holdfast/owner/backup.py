@@ -32,7 +32,7 @@ from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
 from holdfast.model.times import utc_now
-from holdfast.roots import make_root, on_disk, open_folder, open_store
+from holdfast.roots import is_address, make_root, on_disk, open_folder, open_store
 from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.results import Progress
@@ -41,7 +41,7 @@ from holdfast.storage.tree import Folder, Snapshot, Stamp, Tree
 TRANSFERS = "moves"
 """The folder of what is remembered of transfers; it stays with its memory."""
 _MANIFEST, _FILES, _VERSION = "manifest.json", "files", 1
-_ROOT_FILES = (settings.FILE, ".gitattributes", ".gitignore")
+ROOT_FILES = (settings.FILE, ".gitattributes", ".gitignore")
 _UNFINISHED = f"{TEMPORARY}whole-"
 _CHUNK = 1 << 20
 _MOST_MANIFEST = 256 << 20
@@ -65,39 +65,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Workspaces, domains and repositories, which may have no files yet."""
 
 
-class Backup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was copied, and where it is now."""
+class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was backed up, restored or exported, or would be."""
 
     path: str
+    """Where the copy is."""
     files: int
     bytes: int
-    made: str
-    left_out: list[Problem] = []
-    """Files in the memory's folders that were not copied, with the reason."""
-
-
-class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was restored or exported, and where; `damage` was there already in the memory that was copied."""
-
-    path: str
-    files: int
-    bytes: int
-    records: int
     made: str
     """When the copy was made."""
+    left_out: list[Problem] = []
+    """Files in the memory's folders that were not copied, with the reason."""
+    records: int = 0
+    """In a memory that was made."""
     damage: list[Problem] = []
+    """Found in a memory that was made; it was there already in the one that was copied."""
 
 
 # reading a memory
 
 
 def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
-    """Return the files of a memory, except for those at its root and the notes of live runs.
+    """Return the files of a memory, except for the notes of live runs.
 
     Links, and what cannot be read, are added to `left_out`.
     """
     paths, links = memory.settings.paths, dict[str, None]()
-    found: dict[str, Stamp] = {}
+    found = {path: stamp for path in ROOT_FILES if (stamp := memory.tree.stat(path))}
     for top in sorted({getattr(paths, name) for name in paths.__struct_fields__}):
         found |= memory.tree.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.setdefault)
     why = "a link: what it leads to is copied where it is, if that is in the memory"
@@ -117,7 +111,7 @@ def _snapshots(memory: Core, left_out: list[Problem], progress: Progress | None)
     """
     writes, done = f"{memory.layout.memory}/writes/", set[str]()
     for turn in ((True, False), (False, False), (False, True), (True, True)):
-        found = [*filter(memory.tree.stat, _ROOT_FILES), *every_file(memory, left_out)]
+        found = every_file(memory, left_out)
         for path in found:
             log = path.endswith(".jsonl")
             if path in done or (log, path.startswith(writes)) != turn:
@@ -144,8 +138,8 @@ def _scopes(tree: Tree, folder: str, depth: int = 3) -> Iterator[str]:
 # writing a copy
 
 
-def backup(memory: Core, target: str, progress: Progress | None = None) -> Backup:
-    """Copy a memory to a new archive or folder outside of it: all of it or nothing."""
+def backup(memory: Core, target: str, progress: Progress | None = None, *, dry: bool = False) -> Copied:
+    """Copy a memory to a new archive or folder outside of it: all of it or nothing; `dry` only lists the files."""
     location = _place(target, memory)
     archive = location.endswith((".tar.gz", ".tgz"))
     if not archive and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
@@ -155,6 +149,8 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
     secret = "backups" in memory.settings.encryption.what
     if secret and not archive:
         raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
+    if dry:
+        return _listed(memory, location)
     made, files, left_out = utc_now(), dict[str, FileInfo](), list[Problem]()
 
     def contents() -> Iterator[tuple[str, Snapshot]]:
@@ -176,17 +172,17 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
                 for name, found in contents():
                     there.create(name, found.chunks, mtime=found.mtime, durable=False)
     size = sum(info.size for info in files.values())
-    return Backup(location, len(files), size, made, list(dict.fromkeys(left_out)))
+    return Copied(location, len(files), size, made, list(dict.fromkeys(left_out)))
 
 
-def export(memory: Core, target: str, progress: Progress | None = None) -> Restored:
-    """Write a memory as plain files to a folder that is new or empty, whatever it is stored in."""
-    made, left_out = utc_now(), list[Problem]()
-    location = _place(target, memory)
-    if not any(map(memory.tree.stat, _ROOT_FILES)) and not every_file(memory, []):
+def export(memory: Core, target: str, progress: Progress | None = None, *, dry: bool = False) -> Copied:
+    """Write a memory as plain files to a folder that is new or empty; `dry` only lists the files."""
+    made, left_out, location = utc_now(), list[Problem](), _empty(_place(target, memory))
+    listed = _listed(memory, location)
+    if not listed.files:
         raise NotFound(f"There is nothing at {memory.root}.", "Check the address, and the tenant in it.")
 
-    def fill(there: Folder) -> Restored:
+    def fill(there: Folder) -> Copied:
         files, size = 0, 0
         for path, found in _snapshots(memory, left_out, progress):
             if not path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
@@ -195,9 +191,15 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
         make_root(there.location)
         for scope in _scopes(memory.tree, memory.layout.workspaces):
             os.makedirs(os.path.join(there.location, scope), exist_ok=True)
-        return Restored(location, files, size, 0, made, list(dict.fromkeys(left_out)))
+        return Copied(location, files, size, made, list(dict.fromkeys(left_out)))
 
-    return _make_memory(location, fill)
+    return listed if dry else _make_memory(location, fill)
+
+
+def _listed(memory: Core, location: str) -> Copied:
+    left_out = list[Problem]()
+    sizes = [stamp.size for stamp in every_file(memory, left_out).values()]
+    return Copied(location, len(sizes), sum(sizes), utc_now(), left_out)
 
 
 def _noted(chunks: Iterable[bytes], path: str, files: dict[str, FileInfo], mtime: int = 0) -> Iterator[bytes]:
@@ -268,10 +270,15 @@ def _locked(folder: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _make_memory(location: str, fill: Callable[[Folder], Restored]) -> Restored:
-    """Make a memory in a new or empty folder from the files that `fill` writes; it appears when it is verified."""
+def _empty(location: str) -> str:
+    """Return this path, of a folder that is new or empty."""
     if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
         raise AlreadyExists(f"{location} is not an empty folder; nothing was written.", "Name a new or empty folder.")
+    return location
+
+
+def _make_memory(location: str, fill: Callable[[Folder], Copied]) -> Copied:
+    """Make a memory in a new or empty folder from the files that `fill` writes; it appears when it is verified."""
     with _unfinished(location) as unfinished:
         os.mkdir(unfinished)
         with contextlib.closing(open_folder(unfinished)) as there:
@@ -283,46 +290,73 @@ def _make_memory(location: str, fill: Callable[[Folder], Restored]) -> Restored:
             raise Damaged(fault, "Nothing was left there.")
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(location)  # fails unless it is still empty
-    damage = [*filled.damage, *report.damage]
-    return msgspec.structs.replace(filled, records=report.records, damage=damage)
+    return msgspec.structs.replace(filled, records=report.records, damage=report.damage)
 
 
 # reading a backup
 
 
-def restore(source: str, target: str, progress: Progress | None = None) -> Restored:
-    """Make a memory from a backup, in a folder that is new or empty: all of it or nothing."""
-    origin, location = os.path.realpath(on_disk(source)), _place(target)
+def is_backup(path: str) -> bool:
+    """Return whether a path is that of an archive, or of a folder with a manifest and files."""
+    if is_address(path):
+        return False
+    manifest, files = (os.path.join(on_disk(path), name) for name in (_MANIFEST, _FILES))
+    return os.path.isfile(on_disk(path)) or (os.path.isfile(manifest) and os.path.isdir(files))
+
+
+def restore(source: str, target: str, progress: Progress | None = None, *, dry: bool = False) -> Copied:
+    """Make a memory from a backup, in a folder that is new or empty: all of it or nothing.
+
+    `dry` only reads the backup and compares every file with the manifest.
+    """
+    origin, location = os.path.realpath(on_disk(source)), _empty(_place(target))
     if not os.path.isfile(origin) and not os.path.isdir(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
     read = _in_folder if os.path.isdir(origin) else _in_archive
 
-    def fill(there: Folder) -> Restored:
-        found, manifest = dict[str, FileInfo](), None
-        try:
-            for name, chunks in read(origin, there.location, progress):
-                if name == _MANIFEST:
-                    manifest = _manifest(b"".join(chunks))
-                else:
-                    there.create(path := _path_inside(name), _noted(chunks, path, found), durable=False)
-        except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
-            raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
-        if manifest is None:
-            raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
-        for path in sorted(manifest.files.keys() | found.keys()):
-            one, other = manifest.files.get(path), found.get(path)
-            if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
-                raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
-            with contextlib.suppress(OverflowError):
-                os.utime(os.path.join(there.location, path), ns=(one.mtime, one.mtime), follow_symlinks=False)
-        for folder in manifest.folders:
-            os.makedirs(os.path.join(there.location, folder), exist_ok=True)
-        return Restored(location, len(found), sum(info.size for info in found.values()), 0, manifest.made)
+    def fill(there: Folder | None) -> Copied:
+        found, manifest = _compared(origin, read(origin, os.path.dirname(location), progress), there)
+        if there:
+            for path, info in manifest.files.items():
+                with contextlib.suppress(OverflowError):
+                    times = (info.mtime, info.mtime)
+                    os.utime(os.path.join(there.location, path), ns=times, follow_symlinks=False)
+            for folder in manifest.folders:
+                os.makedirs(os.path.join(there.location, folder), exist_ok=True)
+        return Copied(location, len(found), sum(info.size for info in found.values()), manifest.made)
 
-    return _make_memory(location, fill)
+    return fill(None) if dry else _make_memory(location, fill)
 
 
-def _in_folder(origin: str, _target: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _compared(
+    origin: str, files: Iterator[tuple[str, Iterator[bytes]]], there: Folder | None
+) -> tuple[dict[str, FileInfo], Manifest]:
+    """Read the files of a backup, write them to a folder if given, and compare them with the manifest."""
+    found, manifest = dict[str, FileInfo](), None
+    try:
+        for name, chunks in files:
+            if name == _MANIFEST:
+                manifest = _manifest(b"".join(chunks))
+                continue
+            if (path := _path_inside(name)) in found:
+                raise Damaged(f"{path[:200]} is in the backup twice.", "Use another backup.")
+            noted = _noted(chunks, path, found)
+            if there:
+                there.create(path, noted, durable=False)
+            for _ in noted:
+                pass
+    except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
+        raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
+    if manifest is None:
+        raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
+    for path in sorted(manifest.files.keys() | found.keys()):
+        one, other = manifest.files.get(path), found.get(path)
+        if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
+            raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
+    return found, manifest
+
+
+def _in_folder(origin: str, _disk: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the manifest of a backup, and the files that it names."""
     with contextlib.closing(open_folder(origin)) as here:
         data = here.read(_MANIFEST, _MOST_MANIFEST).data
@@ -335,14 +369,14 @@ def _in_folder(origin: str, _target: str, progress: Progress | None) -> Iterator
                 progress(number, len(files))
 
 
-def _in_archive(origin: str, target: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _in_archive(origin: str, disk: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the files of an archive; folders are skipped, everything else is refused."""
     with open(origin, "rb") as file:
         packed = os.fstat(file.fileno()).st_size
         encrypted = file.peek(len(encryption.MAGIC)).startswith(encryption.MAGIC)
         chunks = iter(functools.partial(file.read, _CHUNK), b"")
         source = _Unpacked(fileobj=_Chunks(encryption.decrypt(chunks, origin)) if encrypted else file)
-        source.left = min(shutil.disk_usage(target).free, _RATIO * packed + _ALLOWED)
+        source.left = min(shutil.disk_usage(disk).free, _RATIO * packed + _ALLOWED)
         archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
@@ -395,7 +429,7 @@ def _path_inside(name: str) -> str:
     """Return the path in the memory of a file of a backup, or refuse it."""
     top, _, path = name.partition("/")
     try:
-        hidden = any(part.startswith(".") for part in check_path(path)) and path not in _ROOT_FILES
+        hidden = any(part.startswith(".") for part in check_path(path)) and path not in ROOT_FILES
     except Invalid:
         hidden = True
     if hidden or top != _FILES:

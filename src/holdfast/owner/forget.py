@@ -4,24 +4,27 @@ A log entry becomes a tombstone that keeps its id, time and op_id, so that order
 section is cut out of its page, a document is removed. Copies go first: kept versions, traces, summaries, values. The
 record itself goes last, so that an interrupted run can be repeated; the write log records that it began. Other records
 with the same text are not touched but reported.
+
+A part of a text counts as well, since a trace is cut off and a summary quotes a sentence: a part is a verbatim run of
+at least `_PART` characters. A text shorter than `_SHORTEST` is not searched for; it would be found everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import mmap
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, AnyStr
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.formats.search_terms import PART, SearchTerms
 from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, NOT_RECORDS, Kind
 from holdfast.model.names import check_text
 from holdfast.model.records import Problem, Record, text_of
@@ -38,7 +41,13 @@ if TYPE_CHECKING:
 
 _COPIES = frozenset({"trace", "claim", "write", "summary"})
 """Kinds that repeat the text of other records; the text is cut out of them."""
-_DISTINCT = PART // 2
+_PART = 32
+_SHORTEST = 8
+_NOTE = "[forgotten]"
+_STEP = _PART // 2
+_MOST_PARTS = 64
+"""How many parts of a long text are searched for in a file, besides the whole text."""
+_DISTINCT = _PART // 2
 """A shorter title, key or field may well occur elsewhere by itself, and is not searched for."""
 _NAMES = frozenset({"id", "path", "record", "forget"})
 """Fields of the write log that identify records; they are left as they are."""
@@ -49,7 +58,7 @@ _RUNS = re.compile(r"/sessions/[^/]+/runs/")
 _GIT = ".git"
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Erasure(msgspec.Struct, frozen=True):
     path: str
     what: str
     count: int = 1
@@ -66,7 +75,7 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
     done: bool = False
     already: list[str] = []
     """Ids that were forgotten before; what an interrupted run left undone was done now."""
-    changed: list[Changed] = []
+    changed: list[Erasure] = []
     remains: list[Problem] = []
     """Files that still have the text or a part of it."""
     speaking: list[str] = []
@@ -149,7 +158,7 @@ class Forgetter:
         return msgspec.structs.replace(
             listed,
             done=True,
-            changed=[Changed(path, what, count) for (path, what), count in self._changed.items()],
+            changed=[Erasure(path, what, count) for (path, what), count in self._changed.items()],
             remains=remains,
             speaking=speaking,
             out_of_reach=out_of_reach(self._memory),
@@ -329,7 +338,7 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
             continue
         except (OSError, HoldfastError) as error:
             why = error.strerror if isinstance(error, OSError) else error.message
-            problem = Problem(path, f"could not be looked into: {why}")
+            problem = Problem(path, f"could not be searched: {why}")
         if problem:
             found.append(problem)
         if progress:
@@ -383,3 +392,115 @@ def out_of_reach(memory: Core) -> list[str]:
         "snapshots of the file system, and freed disk blocks that were not overwritten yet",
         "what clients and models store of conversations outside of the root",
     ]
+
+
+# what to search for
+
+
+class SearchTerms:
+    """Texts in all the forms that they have in files; occurrences within `spared` names are ignored."""
+
+    def __init__(self, texts: Iterable[str], spared: Iterable[str] = ()) -> None:
+        stripped = {text.strip() for text in texts}
+        self.texts = sorted((text for text in stripped if len(text) >= _SHORTEST), key=len, reverse=True)
+        self.short = len([text for text in stripped if 0 < len(text) < _SHORTEST])
+        """How many texts were too short to search for."""
+        self._samples: dict[str, list[tuple[str, int]]] = {}
+        for text in self.texts:
+            for start in range(0, len(text) - _STEP + 1, _STEP) if len(text) >= _PART else ():
+                self._samples.setdefault(text[start : start + _STEP], []).append((text, start))
+        self.whole = {form for text in self.texts for form in _forms(text)}
+        """The bytes of each text."""
+        parts = {
+            text[start : start + _PART]
+            for text in self.texts
+            for start in range(0, len(text) - _PART + 1, max(_PART, len(text) // _MOST_PARTS))
+            if len(text) > _PART
+        }
+        self.parts = sorted({form for part in parts for form in _forms(part)})
+        """The bytes of some parts of each text."""
+        self._hints = [*(form for sample in self._samples for form in _forms(sample)), *self.whole]
+        self._spared = sorted({name for name in spared if self.occur_in(name)})
+        self._spared_bytes = sorted({form for name in self._spared for form in _forms(name)})
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    def may_occur_in(self, data: bytes) -> bool:
+        """Return False only if these bytes have no text and no part of one."""
+        return any(form in data for form in self._hints)
+
+    def occur_in(self, name: str) -> bool:
+        """Return whether a name has one of the texts, or a part of one."""
+        return any(text in name for text in self.texts) or any(True for _ in self._runs(name))
+
+    def find(self, data: bytes | mmap.mmap, form: bytes) -> int:
+        """Return where a form first occurs in some bytes outside of spared names; -1 for nowhere."""
+        at = data.find(form)
+        while at >= 0 and any(
+            data[max(0, at - inside) : at - inside + len(name)] == name
+            for name in self._spared_bytes
+            for inside in _occurrences(name, form)
+        ):
+            at = data.find(form, at + 1)
+        return at
+
+    def cut_from(self, text: str) -> str:
+        """Return a text with these texts, and parts of them, replaced by a note."""
+        found = {(at, at + len(term)) for term in self.texts for at in _occurrences(text, term)}
+        names = [(at, at + len(name)) for name in self._spared for at in _occurrences(text, name)]
+        pieces, last = [], 0
+        for start, end in sorted(found.union(self._runs(text))):
+            if any(first <= start and end <= behind for first, behind in names):
+                continue
+            if start >= last:
+                pieces += [text[last:start], _NOTE]
+            last = max(last, end)
+        return "".join([*pieces, text[last:]])
+
+    def cut_from_json(self, value: Any, but: Container[str] = ()) -> Any:
+        """Return a JSON value with these texts cut out, except in the named fields."""
+        if isinstance(value, str):
+            return self.cut_from(value)
+        if isinstance(value, dict):
+            return {
+                self.cut_from(name): inner if name in but else self.cut_from_json(inner, but)
+                for name, inner in value.items()
+            }
+        return [self.cut_from_json(inner, but) for inner in value] if isinstance(value, list) else value
+
+    def _runs(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield start and end of each part that occurs in a text."""
+        position = last = 0
+        while position <= len(text) - _STEP:
+            places = self._samples.get(text[position : position + _STEP], ())
+            runs = (_common_run(text, position, *place) for place in places)
+            start, end = max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
+            if end - start >= _PART:
+                yield max(start, last), end
+                position = last = end
+            else:
+                position += 1
+
+
+def _occurrences(data: AnyStr, part: AnyStr) -> list[int]:
+    """Return where a part occurs, from left to right, without overlaps."""
+    return [found.start() for found in re.finditer(re.escape(part), data)]
+
+
+def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:
+    """Return how far a text and a term are equal around two places."""
+    back = 0
+    while here - back > 0 and there - back > 0 and text[here - back - 1] == term[there - back - 1]:
+        back += 1
+    ahead = _STEP
+    while here + ahead < len(text) and there + ahead < len(term) and text[here + ahead] == term[there + ahead]:
+        ahead += 1
+    return here - back, here + ahead
+
+
+def _forms(text: str) -> set[bytes]:
+    """Return the bytes of a text as it is, with other line ends, and inside JSON."""
+    found = {text, text.replace("\r\n", "\n").replace("\n", "\r\n"), text.replace("\r\n", "\n")}
+    found |= {json.dumps(one, ensure_ascii=ascii)[1:-1] for one in tuple(found) for ascii in (True, False)}
+    return {one.encode("utf-8", "surrogatepass") for one in found}

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.model.kinds import KINDS, LEDGER
+from holdfast.model.kinds import KINDS, LEDGER, Place
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import bound, from_ns, is_id, mint
@@ -297,7 +297,7 @@ def covers(summary: Record, records: Iterable[Record]) -> bool:
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change to take back; `conflict` says why it is left as it is."""
+    """One change to undo; `conflict` says why it is left as it is."""
 
     act: Literal["text back", "remove", "hide", "show", "value back"]
     id: str
@@ -311,7 +311,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     order: str = ""
     conflict: str = ""
     derived: bool = False
-    """Written by another writer from what is taken back."""
+    """Written by another writer from what is undone."""
 
 
 class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -342,7 +342,7 @@ def rollback(
     """
     check_text(writer, since, back)
     if back and (writer or since):
-        raise Invalid("A rollback is taken back as a whole.", "Give its id alone, or a writer.")
+        raise Invalid("A rollback is undone as a whole.", "Give its id alone, or a writer.")
     if back:
         return _revert(memory, back)
     if not writer:
@@ -350,7 +350,7 @@ def rollback(
     plan = _plan(memory, writer, bound(since) if since else "", memory.store.every())
     if not yes:
         return plan
-    check_count(plan.count, plan.total, count, "taken back")
+    check_count(plan.count, plan.total, count, "undone")
     identifier = mint()
     steps = [msgspec.to_builtins(step) for step in plan.steps]
     memory.store.log_write({"rollback": identifier, "of": writer, "steps": steps, "intent": True})
@@ -378,11 +378,10 @@ def _revert(memory: Core, identifier: str) -> RolledBack:
             step = msgspec.structs.replace(done, act="show" if done.act == "hide" else "hide")
         steps.append(step)
         if log := _log_of(memory, step):
-            newest: tuple[str, Mapping[str, Any]] = ("", {})
-            for value in write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ():
-                if step.target in (value.get("hide"), value.get("key")):
-                    newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
-            if newest[1].get("rollback") != identifier:
+            values = write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ()
+            about = (one for one in values if step.target in (one.get("hide"), one.get("key")))
+            newest = max(about, key=lambda one: jsonl.identity(one, "time")[1], default={})
+            if newest.get("rollback") != identifier:
                 failed[step] = msgspec.structs.replace(step, conflict="it was changed since")
     failed |= _apply(memory, [step for step in steps if step not in failed], mint())
     steps = [step for step in steps if step not in failed]
@@ -442,13 +441,7 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
         if current == to:
             continue
         if place.kind.shape == "section":
-            # the page may have several writers, so its sections are hidden one by one
-            mine = [entries[number] for number in own if entries[number].get("record")]
-            written = {str(entry["record"]): str(entry.get("version")) for entry in mine}
-            for record in parsing.entries(place, memory.tree.read(path)).records:
-                if record.id in written and not record.hidden:
-                    changed = "" if record.version == written[record.id] else "it was changed since"
-                    yield Step("hide", record.id, path, written[record.id], conflict=changed)
+            yield from _section_steps(memory, place, [entries[number] for number in own])
         elif place.kind.write_once:
             yield Step("hide", path, path, target=path.rpartition("/")[2])
         else:
@@ -466,6 +459,15 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
                 except HoldfastError as error:
                     conflict = error.message
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
+
+
+def _section_steps(memory: Core, place: Place, entries: Iterable[Mapping[str, Any]]) -> Iterator[Step]:
+    """Yield steps that hide the sections of a page one by one, since it may have several writers."""
+    written = {str(entry["record"]): str(entry.get("version")) for entry in entries if entry.get("record")}
+    for record in parsing.entries(place, memory.tree.read(place.path)).records:
+        if record.id in written and not record.hidden:
+            changed = "" if record.version == written[record.id] else "it was changed since"
+            yield Step("hide", record.id, place.path, written[record.id], conflict=changed)
 
 
 def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
@@ -498,13 +500,12 @@ def _is_own(entry: Mapping[str, Any], writer: str, since: str) -> bool:
 def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]:
     """Apply all steps; return those that failed, each with the reason."""
     failed: dict[Step, Step] = {}
-    by_log: dict[str, list[Step]] = {}
+    by_log: dict[str, list[dict[str, Any]]] = {}
     for step in steps:
-        if log := _log_of(memory, step):
-            by_log.setdefault(log, []).append(step)
-            continue
         try:
-            if step.act in ("hide", "show"):
+            if log := _log_of(memory, step):
+                by_log.setdefault(log, []).append(_entry(memory, log, step) | {"rollback": identifier})
+            elif step.act in ("hide", "show"):
                 if memory.get(step.id).hidden == (step.act == "hide"):
                     raise NotFound("it was changed since", "Check it.")
                 memory.hide(step.id, restore=step.act == "show")
@@ -514,19 +515,19 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
                 memory.replace(step.path, memory.store.kept_text(step.to), step.version)
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
-    for log, found in by_log.items():
-        added: list[dict[str, Any]] = []
-        for step in found:
-            entry: dict[str, Any] = {"hide": step.target, "hidden": step.act == "hide"}
-            if step.act == "value back":
-                lines = write_log.objects(memory.tree.scan(log), step.to)
-                value = next((one for one in lines if jsonl.identity(one, "time")[0] == step.to), None)
-                if value is None:
-                    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
-                entry = {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
-            added.append(entry | {"rollback": identifier})
-        memory.add(log, added, after=max(step.order for step in found))
+    for log, entries in by_log.items():
+        memory.add(log, entries, after=max(step.order for step in steps))
     return failed
+
+
+def _entry(memory: Core, log: str, step: Step) -> dict[str, Any]:
+    """Return the entry that applies a step to a log."""
+    if step.act != "value back":
+        return {"hide": step.target, "hidden": step.act == "hide"}
+    for value in write_log.objects(memory.tree.scan(log), step.to):
+        if jsonl.identity(value, "time")[0] == step.to:
+            return {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
+    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
 
 
 def _log_of(memory: Core, step: Step) -> str:
@@ -584,18 +585,14 @@ def repair(memory: Core, backups: Sequence[str] = ()) -> dict[str, Repaired]:
 
 def _versions(root: str, path: str, copies: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the text of a log in all commits, newest first, then in copies of the memory, and where each is."""
-    commits = _git(root, "log", "--all", "--full-history", "--format=%H", "--", path)
-    for commit in commits.decode().split():
-        yield f"git {commit[:10]}", _git(root, "show", f"{commit}:./{path}")
+    import subprocess
+
+    def git(*words: str) -> bytes:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False).stdout
+
+    with contextlib.suppress(FileNotFoundError):  # git is not installed
+        for commit in git("log", "--all", "--full-history", "--format=%H", "--", path).decode().split():
+            yield f"git {commit[:10]}", git("show", f"{commit}:./{path}")
     for backup, copy in copies.items():
         with contextlib.suppress(FileNotFoundError), open(os.path.join(copy, path), "rb") as file:
             yield backup, file.read()
-
-
-def _git(root: str, *words: str) -> bytes:
-    """Return what git prints: nothing if it is not installed, or the memory is not in git."""
-    import subprocess
-
-    with contextlib.suppress(FileNotFoundError):
-        return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False).stdout
-    return b""

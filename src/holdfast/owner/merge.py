@@ -102,6 +102,7 @@ class Tombstones:
     def __init__(self, target: Core, source: Core, logs: list[str]) -> None:
         found = list(write_log.entries(target.tree, target.layout.memory))
         self._paths = {str(entry["path"]) for entry in found if entry.get("forgotten") and "path" in entry}
+        self._had = {(entry.get("path"), entry[end]) for entry in found for end in ("before", "after") if end in entry}
         about = [entry for entry in found if entry.get("path") in self._paths]
         self._versions = {str(entry[end]) for entry in about for end in ("before", "after") if entry.get(end)}
         self._ids = {str(each) for one in found if isinstance(one.get("forget"), list) for each in one["forget"]}
@@ -112,6 +113,10 @@ class Tombstones:
         """Return whether a document was forgotten, in this version or another, or the one that it conflicts with."""
         conflict = conflict_of(path)
         return version in self._versions or path in self._paths or bool(conflict and conflict[0] in self._paths)
+
+    def had(self, path: str, version: str) -> bool:
+        """Return whether the target had this version of a document before."""
+        return (path, version) in self._had
 
     def sections_of(self, path: str) -> set[str]:
         """Return the anchors of the forgotten sections of a page."""

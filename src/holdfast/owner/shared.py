@@ -74,7 +74,7 @@ def as_written(error: HoldfastError, memory: Core) -> HoldfastError:
     return error
 
 
-class Shared:
+class SharedMemory:
     """The memory that this one shares with others."""
 
     def __init__(self, memory: Core) -> None:
@@ -99,14 +99,7 @@ class Shared:
 
         def run() -> None:
             try:
-                with self._opening:
-                    if self._opened is None:
-                        opened = Core(open_store(address(self._memory)))
-                        if opened.root == self._memory.root:
-                            opened.close()
-                            raise Invalid("shared.store names this memory itself.", "Name another one.")
-                        self._opened = opened
-                future.set_result(work(self._opened))
+                future.set_result(work(self._open()))
             except Exception as error:  # raised again where the result is waited for
                 future.set_exception(error)
 
@@ -136,6 +129,16 @@ class Shared:
         if not paused:
             threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
+
+    def _open(self) -> Core:
+        with self._opening:
+            if self._opened is None:
+                opened = Core(open_store(address(self._memory)))
+                if opened.root == self._memory.root:
+                    opened.close()
+                    raise Invalid("shared.store names this memory itself.", "Name another one.")
+                self._opened = opened
+            return self._opened
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process

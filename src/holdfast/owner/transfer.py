@@ -10,7 +10,9 @@ where they are. With a scope, only what belongs to that workspace is transferred
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -23,9 +25,9 @@ from holdfast.formats.encryption import Locked
 from holdfast.model.names import check_text, short_hash
 from holdfast.model.records import Problem, version_of
 from holdfast.owner import merge, shared
-from holdfast.owner.backup import TRANSFERS, every_file
+from holdfast.owner.backup import ROOT_FILES, TRANSFERS, every_file, is_backup, restore
 from holdfast.owner.merge import Act, Pair
-from holdfast.roots import open_store
+from holdfast.roots import on_disk, open_store
 from holdfast.storage import write_log
 from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
@@ -92,53 +94,39 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 @contextlib.contextmanager
 def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Mover]:
-    """Open another memory for a transfer; without an address, the shared one of the settings."""
+    """Open another memory for a transfer, or a backup of one; without an address, the shared one of the settings."""
     check_text(other, scope)
-    try:
-        there = Core(open_store(shared.address(memory, other), writer=memory.store.writer))
-    except HoldfastError as error:
-        raise error if other else shared.as_written(error, memory) from None
-    with there:
-        yield Mover(memory, there, push=push, scope=scope)
+    with contextlib.ExitStack() as stack:
+        try:
+            address, past = shared.address(memory, other), ""
+            if not push and is_backup(address):
+                past, folder = os.path.realpath(on_disk(address)), stack.enter_context(tempfile.TemporaryDirectory())
+                address = restore(address, f"{folder}/memory").path
+            there = Core(open_store(address, writer=memory.store.writer))
+        except HoldfastError as error:
+            raise error if other else shared.as_written(error, memory) from None
+        yield Mover(memory, stack.enter_context(there), push=push, scope=scope, past=past)
 
 
-class Agreements:
-    """What two memories have of each other, noted in the memory at hand; it is never transferred itself."""
+class Mover:
+    """Transfers what one memory has to another; `here` notes what both sides have.
 
-    def __init__(self, here: Core, there: Core, *, push: bool) -> None:
-        self._store, self._other = here.store, _LOGIN.sub("", there.root)
+    `past` is the path of a backup that was opened as `there`: what `here` had changed since then is newer.
+    """
+
+    def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "", past: str = "") -> None:
+        self._past, other = past, past or there.root
+        self._notes, self._other = here.store, _LOGIN.sub("", other)
         if self._other == _LOGIN.sub("", here.root):
             raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
         self._step = 1 if push else -1  # on disk, a pair is [here, there]
         self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
-
-    def read(self) -> dict[str, Pair]:
-        """Return what is known of each document, by its path."""
-        found: dict[str, Pair] = {}
-        for entry in write_log.objects(self._store.tree.scan(self._log)) if self._store.exists(self._log) else ():
-            agreed = entry.get("agreed")
-            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
-                if isinstance(pair, list) and len(pair) == 2:
-                    found[path] = Pair(*map(str, pair[:: self._step]))
-        return found
-
-    def note(self, agreed: Mapping[str, Pair]) -> None:
-        """Note what both sides have now, durably."""
-        pairs = ((path, list(pair[:: self._step])) for path, pair in agreed.items())
-        for part in _batches(pairs, lambda pair: len(pair[0]) + 100):
-            self._store.append(self._log, [{"with": self._other, "agreed": dict(part)}])
-
-
-class Mover:
-    """Transfers what one memory has to another; `here` notes what both sides have."""
-
-    def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "") -> None:
-        self._agreements = Agreements(here, there, push=push)
         for name in here.settings.paths.__struct_fields__:
-            mine, other = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
-            if mine != other:
+            mine, theirs = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
+            if mine != theirs:
                 advice = f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
-                raise Invalid(f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.", advice)
+                raise Invalid(f"paths.{name} is {mine!r} here, and {theirs!r} in {other}.", advice)
+        self._roots = (here.root, other) if push else (other, here.root)
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
         self._memory = here.layout.memory
@@ -155,7 +143,8 @@ class Mover:
         left_out: list[Problem] = []
         files = every_file(self._source, left_out)
         self._refused |= dict.fromkeys(left_out)
-        files = {path: one for path, one in files.items() if not path.startswith(f"{self._memory}/{TRANSFERS}/")}
+        stay = (*ROOT_FILES, f"{self._memory}/{TRANSFERS}/")
+        files = {path: one for path, one in files.items() if not path.startswith(stay)}
         logs = [path for path in files if path.endswith(".jsonl")]
         logs = [path for path in logs if self._in_scope(path) or self._kind(path) in _SHARED]
         for path in logs:
@@ -164,13 +153,17 @@ class Mover:
                 new, same = [size for size in sizes if size], sizes.count(0)
                 self._steps += [Planned(path, "new", len(new), sum(new))] if new else []
                 self._steps += [Planned(path, "same", same)] if same else []
-        self._agreed = self._agreements.read()
+        self._agreed = self._read_agreed()
         self._forgotten = merge.Tombstones(self._target, self._source, logs)
         shared_logs = [path for path in logs if not self._in_scope(path)]
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
         refs = {str(entry["ref"]) for entry in found if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in files if not path.endswith(".jsonl") and (self._in_scope(path) or path in refs)]
-        writes = f"{self._memory}/writes/"
+        self._plan_documents({path: files[path].size for path in documents}, progress)
+        return self._report(done=False)
+
+    def _plan_documents(self, sizes: Mapping[str, int], progress: Progress | None) -> None:
+        documents, writes = list(sizes), f"{self._memory}/writes/"
         current: set[str] = set()
         """Where a copy of the current text of a document is kept; the other side has it with the document."""
         for start in range(0, len(documents), _MANY):
@@ -186,11 +179,10 @@ class Mover:
             current |= {f"{writes}kept/{version}" for path, version in both if not path.startswith(writes)}
             for path, version in mine.items():
                 with self._reported(path):
-                    self._steps.append(self._planned(path, version, theirs.get(path), files[path].size))
+                    self._steps.append(self._planned(path, version, theirs.get(path), sizes[path]))
             if progress:
                 progress(start + len(part), len(documents))
         self._steps = [step for step in self._steps if step.act != "new" or step.path not in current]
-        return self._report(done=False)
 
     def move(self, progress: Progress | None = None) -> Moved:
         """Do what was planned; what changed meanwhile is left for the next time, and reported."""
@@ -203,7 +195,7 @@ class Mover:
             if progress:
                 progress(done, max(total, done))
 
-        self._agreements.note(self._equal)
+        self._note(self._equal)
         wanted = {step.path for step in steps}
         for entry in write_log.entries(self._source.tree, self._memory):
             path, writer = str(entry.get("path")), entry.get("writer")
@@ -232,7 +224,7 @@ class Mover:
                 tally.files, tally.records = tally.files + 1, tally.records + step.records
                 tally.bytes += step.bytes
         return Moved(
-            source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
+            source=self._roots[0], target=self._roots[1], scope=self._scope, done=done, counts=counts,
             conflicts=[step for step in self._steps if step.act == "conflict"], refused=list(self._refused),
             left=list(_LEFT),
         )  # fmt: skip
@@ -245,11 +237,29 @@ class Mover:
         except (Invalid, OverBudget) as error:
             self._refused[Problem(path, str(error))] = None
         except (Conflict, AlreadyExists, NotFound):
-            self._refused[Problem(path, "was changed by others while it was to be moved; move again")] = None
+            self._refused[Problem(path, "was changed by others meanwhile; repeat the transfer")] = None
         except Unavailable as error:
             if not reading or isinstance(error, RootGone):
                 raise
             self._refused[Problem(path, error.message)] = None
+
+    # what two memories have of each other, noted in the memory at hand; it is never transferred itself
+
+    def _read_agreed(self) -> dict[str, Pair]:
+        """Return what is known of each document, by its path."""
+        found: dict[str, Pair] = {}
+        for entry in write_log.objects(self._notes.tree.scan(self._log)) if self._notes.exists(self._log) else ():
+            agreed = entry.get("agreed")
+            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
+                if isinstance(pair, list) and len(pair) == 2:
+                    found[path] = Pair(*map(str, pair[:: self._step]))
+        return found
+
+    def _note(self, agreed: Mapping[str, Pair]) -> None:
+        """Note what both sides have now, durably."""
+        pairs = ((path, list(pair[:: self._step])) for path, pair in agreed.items())
+        for part in _batches(pairs, lambda pair: len(pair[0]) + 100):
+            self._notes.append(self._log, [{"with": self._other, "agreed": dict(part)}])
 
     # what belongs to the scope
 
@@ -284,6 +294,8 @@ class Mover:
         act = merge.decide(mine, theirs, agreed, dated=dated)
         if act == "new" and self._forgotten.has(path, mine):
             act = "forgotten"
+        elif self._past and act in ("merged", "conflict") and self._forgotten.had(path, mine):
+            act = "newer"
         if theirs == mine and agreed != Pair(mine, mine):
             self._equal[path] = Pair(mine, mine)
         if act in _MOVES:
@@ -341,7 +353,7 @@ class Mover:
                     raise changed(path, version)
                 agreed[step.path] = self._sent(step.path, sent[path]) if step.beside else Pair(sent[path], version)
         self._note_writers({path: made[path] for path in created}, steps)
-        self._agreements.note(agreed)
+        self._note(agreed)
 
     def _note_writers(self, created: Mapping[str, str], steps: Mapping[str, Planned]) -> None:
         """Add entries to the write log that name the original writers, and who transferred the documents.
@@ -382,7 +394,7 @@ class Mover:
         with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
             version = self._target.store.update(path, make, expect=expect, note=note).version
         pair = Pair(ours.version, version) if step.act == "changed" else self._sent(path, ours.version)
-        self._agreements.note({path: pair})
+        self._note({path: pair})
 
     def _sent(self, path: str, version: str) -> Pair:
         """Return the pair after the target got a version of ours; we have no more of theirs than before."""

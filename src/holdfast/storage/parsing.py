@@ -81,7 +81,7 @@ def entries(place: Place, document: Document) -> Facts:
     problems = _faults(place, page)
     records = []
     found = sections.parse(page.body)
-    for near in pages.near_entries(page.body, {section.line for section in found}):
+    for near in pages.near_entries(page.body):
         problems.append(Problem(place.path, pages.NEAR_ENTRY, near + page.body_line - 1, minor=True))
     for section in found:
         line = section.line + page.body_line - 1
