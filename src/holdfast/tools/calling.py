@@ -1,11 +1,10 @@
 """Tools: what a tool is, and how a call of one runs.
 
-A tool is one typed function with a docstring; everything else about it is derived. The first parameter of the function
-is the `Call` it serves, the others are the parameters of the tool, and `Annotated[type, "text"]` describes one to the
-model. The function returns the data of the reply.
+A tool is one typed function with a docstring; everything else about it is derived. Its first parameter is the `Call`,
+the others are the parameters of the tool, described by `Annotated[type, "text"]`. It returns the data of the reply.
 
-Every interface runs tools through `Runner`: it completes the context from the connection and the start options of the
-server, checks the parameters, runs, traces, and turns errors into replies.
+Every interface runs tools through `Runner`: it completes the context, checks the parameters, runs, traces, and turns
+errors into replies.
 """
 
 from __future__ import annotations
