@@ -1,7 +1,7 @@
 """Lint: report what is wrong in the tree of Markdown files, with file and line.
 
-Every file is read once. With `fix`, values with only one possible meaning are corrected: a status in another spelling,
-a date in another form. Everything else is left as it is. Save points are only checked for being readable.
+Every file is read once. With `fix`, values with only one possible meaning are corrected: the spelling of a status, the
+form of a date. Of save points it only checks that they can be read.
 """
 
 from __future__ import annotations
