@@ -178,10 +178,10 @@ class Transcripts:
         ready, total = 0, max(1, sum(size for size, _ in known) >> 10)
         for file, (size, modified) in zip(files, known, strict=True):
             batch = _Batch(memory, report, dry=dry)
-            conversation = _Source(file, fixed, modified, clean)
+            conversation = _TurnReader(file, fixed, modified, clean)
             inside = own and file.path.startswith(own)
             if inside:
-                report.skip(file.path, "it is in the memory already, where it is searched as it is")
+                report.skip(file.path, "it is in the memory already and is searched there")
             for number, line, values in () if inside else parsed_lines(file, limits.line_bytes, report):
                 for log, turn in conversation.turns(number, line.data.strip(), values):
                     if not batch.add(log, turn, limits.line_bytes):
@@ -195,7 +195,7 @@ class Transcripts:
         return report
 
 
-class _Source:
+class _TurnReader:
     """One source while it is read: its session, and the times and ids of its turns."""
 
     def __init__(self, file: SourceFile, fixed: dict[str, str], modified: int, clean: transcripts.Clean) -> None:

@@ -214,28 +214,28 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
 
 def _listed(title: str, lines: Sequence[str], room: int) -> str:
     """Return the lines that fit under their title; if none does, the beginning of the first one."""
-    heading, chosen = f"## {title}", list[str]()
-    left = room = room - _cost(f"{heading}\n")
+    chosen, left = list[str](), room - _cost(f"## {title}\n")
     for line in lines:
         if (cost := _cost(f"- {line}")) <= left:
-            chosen.append(f"- {line}")
+            chosen.append(line)
             left -= cost
-    if not chosen and count_tokens(cut := summaries.head(f"- {lines[0]}", room - 1)) >= _LEAST:
+    if not chosen and count_tokens(cut := summaries.head(lines[0], left - 2)) >= _LEAST:
         chosen = [cut]
-    return "\n".join((heading, *chosen)) if chosen else ""
+    return _titled(title, chosen)
 
 
 def _shortened(gist: Gist, room: int) -> str:
     """Return a summary under its title, shortened until it fits."""
     said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
-    text, tokens = gist.text, room
-    while text:
-        shown = "\n".join((f"## {BEFORE}", *(f"- {line}" for line in text.splitlines())))
-        if (excess := _cost(f"{shown}\n") - room) <= 0:
-            return shown
-        tokens -= excess
-        text = summaries.summarise(said, tokens, "earlier sentences").text
-    return ""
+    shown, tokens = _titled(BEFORE, gist.text.splitlines()), room - _cost(f"## {BEFORE}\n")
+    while shown and _cost(f"{shown}\n") > room:
+        shown = _titled(BEFORE, summaries.summarise(said, tokens, "earlier sentences").text.splitlines())
+        tokens -= _cost(f"{shown}\n") - room
+    return shown
+
+
+def _titled(title: str, lines: Sequence[str]) -> str:
+    return "\n".join((f"## {title}", *(f"- {line}" for line in lines))) if lines else ""
 
 
 def _cost(text: str) -> int:

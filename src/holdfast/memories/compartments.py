@@ -11,6 +11,7 @@ removed only while their log is locked, so no live run is removed and nothing is
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -195,7 +196,7 @@ class Compartments:
     """The compartments of one memory. Close its `runs` to end those that live in this process."""
 
     def __init__(self, memory: Core) -> None:
-        self._memory = memory
+        self.memory = memory
         self.settings = memory.settings.compartments
         self.known = tuple(dict.fromkeys((*COMPARTMENTS, *self.settings.custom)))
         self.checks: list[Callable[[str, Note], None]] = []
@@ -215,21 +216,17 @@ class Compartments:
     def rules(self, compartment: str) -> Rules:
         return self.settings.custom.get(compartment) or Rules()
 
-    def of_session(self, session: str) -> str:
-        """Return the log of a session."""
-        return self._memory.layout.path_for(KINDS["entry"], Scope(), session=session)
-
     def sizes(self) -> dict[str, dict[str, int]]:
         """Count the entries and characters of each compartment in all sessions and live runs; `limit` is for one."""
         found = {
             name: dict.fromkeys(("entries", "chars", "fullest"), 0) | {"limit": self.limit(name)} for name in self.known
         }
-        folder = f"{self._memory.layout.memory}/sessions"
-        for path, _ in self._memory.tree.walk(folder, (".jsonl",), lambda _path, _why: None):
+        folder = f"{self.memory.layout.memory}/sessions"
+        for path, _ in self.memory.tree.walk(folder, (".jsonl",), lambda _path, _why: None):
             if path.split("/")[-2] != _RUNS and not path.endswith("/entries.jsonl"):
                 continue
             fold = Fold()
-            for line in self._memory.newest_entries(path):
+            for line in self.memory.newest_entries(path):
                 fold.add(line)
             for name, numbers in found.items():
                 sizes = [_size(entry) for entry in fold.entries(name)]
@@ -407,7 +404,7 @@ class Run:
         stored = self._compartments
         check({"compartment": compartment}, stored.known)
         if stored.lasts(compartment) == "session":
-            return stored.of_session(self.session), ""
+            return stored.memory.layout.path_for(KINDS["entry"], Scope(), session=self.session), ""
         path = stored.runs.path(self.session, self.id)
         if join:
             stored.runs.join(path)
@@ -419,11 +416,9 @@ class Run:
     def _transact(
         self, path: str, run: str, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
     ) -> list[str]:
-        def claim() -> None:
-            if run:
-                self._compartments.runs.claim(path)
-
-        return self._compartments.logs.transact(path, decide, self.warnings, durable=durable, locked=claim)
+        stored = self._compartments
+        locked = functools.partial(stored.runs.claim, path) if run else lambda: None
+        return stored.logs.transact(path, decide, self.warnings, durable=durable, locked=locked)
 
 
 def check(given: Mapping[str, Any], known: Sequence[str] = ()) -> None:

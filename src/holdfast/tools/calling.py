@@ -44,7 +44,7 @@ _SEND = {
     "sessionId": "send any string that names this conversation, the same one every time",
 }
 _NOT_KEPT = (
-    "The next call cannot be told from those of other conversations, so it will not be in this workspace."
+    "Your next call cannot be recognised as yours, so it will not use this workspace."
     " Send context.sessionId with each call, or context.workspaceId."
 )
 
@@ -387,7 +387,7 @@ class Runner:
             return Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
         if self.bound and not tool.within:
             return Invalid(
-                f"{tool.name} works with what no single workspace has, and your token is for {self.bound} alone.",
+                f"{tool.name} is not limited to one workspace, and your token is for {self.bound} alone.",
                 "Ask the owner for a token without a scope.",
             )
         return None

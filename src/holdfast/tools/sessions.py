@@ -191,7 +191,7 @@ def memory_write(
 
 
 def memory_undo(call: Call) -> dict[str, Any]:
-    """Bring back MEMORY.md as it was before the last memory_write; again, as it was before that."""
+    """Restore MEMORY.md as it was before the last memory_write. Call it again to go further back."""
     return _saved(call.runner.chat.undo_global_memory(call.op_id), "MEMORY.md is as it was before")
 
 

@@ -359,7 +359,7 @@ def register(registry: Registry) -> None:
     ):  # fmt: skip
         registry.add("memoryManager", function, enveloped=True, reads=function in reads, within=function in within)
     registry.add("searchManager", searchMemory, enveloped=True, reads=True, within=True)
-    for function in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
-        registry.add("knowledge", function, reads=True, render=markdown.yaml, mirrored=True, within=True)
+    for shows in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
+        registry.add("knowledge", shows, reads=True, render=markdown.yaml, mirrored=True, within=True)
     for writes in (save_learning, set_plan_status, save_skill):
         registry.add("knowledge", writes, render=_done, within=True)
