@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import holdfast
-from holdfast.memories.compartments import Note, Owner
+from holdfast.memories.compartments import Run
 from holdfast.model.queries import Query
 from prove.history import TORN
 
@@ -136,7 +136,7 @@ WRITES: dict[str, Write] = {
     "happened": Write(lambda memory, tag: memory.mind("mind").append("episodic", f"{tag} {LONG}", tag)),
     "job": Write(lambda memory, tag: memory.jobs.add(tag, "hello", "0 9 * * *", op_id=tag).id),
     "job-off": Write(lambda memory, tag: memory.jobs.set_enabled(_job(memory, tag), False, tag).id, _job),
-    "entry": Write(lambda memory, tag: memory.compartments.save(Owner(f"session {tag}", op_id=tag), "session", Note(f"{tag} {LONG}"))),
+    "entry": Write(lambda memory, tag: Run(memory.compartments, f"session {tag}", op_id=tag).save("session", f"{tag} {LONG}")),
     "workspace": Write(lambda memory, tag: memory.workspaces.create(tag, {"description": "d", "rootFolder": ".", "purpose": "p"}, tag)),
     "remember": _tool("remember", text="{tag} " + LONG, title="{tag}", kind="note"),
     "createState": _tool("createState", name="{tag}", conversationContext="{tag} " + LONG, activeTask="t", activeFiles=[], nextSteps=[]),

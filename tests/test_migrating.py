@@ -81,8 +81,8 @@ def test_what_nobody_wrote_is_marked_as_a_guess(root: Path, memory: Memory) -> N
     os.utime(file, (1_699_956_000, 1_699_956_000))
     (change,) = plan_changes(memory)
     assert change.fields == {
-        "name": "The Api of V2 for iOS",
-        "description": "The Api of V2 for iOS",
+        "name": "The api of v2 for iOS",
+        "description": "The api of v2 for iOS",
         "status": "new",
         "created": "2023-11-14",
         "tags": [],

@@ -1,8 +1,7 @@
 """Chat: all messages of all channels in one log, and long-term memory in `MEMORY.md`.
 
-Nothing is summarised: a prompt is the last messages as they were said, with the long-term memory as it is. Older
-messages are found on demand. A question and its answer are stored together; half of a pair, after a crash, is left out
-and reported. Messages of older files can be imported, each once.
+Nothing is summarised: a prompt has the last messages and the long-term memory as they are; older messages are searched.
+A question and its answer are stored together; half of a pair, after a crash, is left out and reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cold memory: conversations that other programs recorded, and the files they are imported from.
 
-A conversation becomes one log and a turn one line. The id of a line is derived from its source bytes, so importing
-again adds only what is new. Secrets of known formats are removed before anything is written. What cannot be read is
-reported with file and line, and never stops the rest. Links are not followed.
+A conversation becomes one log and a turn one line, whose id is derived from its source bytes, so importing again adds
+only what is new. Known secrets are removed first. Unreadable lines are reported and skipped; links are not followed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ _HOMES = {
 SUFFIX = ".jsonl"
 KIND = "transcript"
 TOO_LONG = "longer than a line may be"
-_BATCH_LINES = 1_000
 _BATCH_BYTES = 4 << 20
 MARGIN = 256
 """Bytes of a line beside its turn."""
@@ -57,10 +55,8 @@ class ImportReport(msgspec.Struct, omit_defaults=True):
     """The result of an import."""
 
     files: int = 0
-    """Files that were read."""
     turns: int = 0
     added: int = 0
-    """Turns that are new."""
     skipped: int = 0
     """Lines and files that could not be read."""
     problems: list[Problem] = []
@@ -169,10 +165,7 @@ class Transcripts:
         self, source: str, files: list[SourceFile], scope: str | None = None, progress: Progress | None = None, *,
         dry: bool = False,
     ) -> ImportReport:  # fmt: skip
-        """Import every turn of these files once; with `dry`, only count them.
-
-        After an error, importing the files again adds the rest. `progress` gets kilobytes.
-        """
+        """Import every turn of these files once; with `dry`, only count them. `progress` gets kilobytes."""
         memory, report, limits = self._memory, ImportReport(), self._memory.settings.limits
         fixed = {"source": source, "workspace": memory.scopes.resolve(scope).path if scope else ""}
         own = os.path.join(memory.root, memory.settings.paths.transcripts) if memory.in_files else ""
@@ -182,13 +175,14 @@ class Transcripts:
         ready, total = 0, max(1, sum(size for size, _ in known) >> 10)
         for file, (size, modified) in zip(files, known, strict=True):
             batch = _Batch(memory, report, dry=dry)
-            conversation = _Conversation(file, fixed, modified, clean)
+            conversation = _TurnReader(file, fixed, modified, clean)
             inside = own and file.path.startswith(own)
             if inside:
-                report.skip(file.path, "it is in the memory already, where it is searched as it is")
+                report.skip(file.path, "it is in the memory already and is searched there")
             for number, line, values in () if inside else parsed_lines(file, limits.line_bytes, report):
-                if not batch.add(conversation.turns(number, line.data.strip(), values), limits.line_bytes):
-                    report.skip(file.path, f"its turn is {TOO_LONG}", number)
+                for log, turn in conversation.turns(number, line.data.strip(), values):
+                    if not batch.add(log, turn, limits.line_bytes):
+                        report.skip(file.path, f"its turn is {TOO_LONG}", number)
                 if progress and line.end >> 18 != line.offset >> 18:
                     progress((ready + line.end) >> 10, total)
             batch.write()
@@ -198,7 +192,7 @@ class Transcripts:
         return report
 
 
-class _Conversation:
+class _TurnReader:
     """One source while it is read: its session, and the times and ids of its turns."""
 
     def __init__(self, file: SourceFile, fixed: dict[str, str], modified: int, clean: transcripts.Clean) -> None:
@@ -259,27 +253,25 @@ class _Batch:
         self._report = report
         self._dry = dry
         self._waiting: dict[str, list[dict[str, Any]]] = {}
-        self._count = self._bytes = 0
+        self._bytes = 0
 
-    def add(self, turns: list[tuple[str, dict[str, Any]]], longest: int) -> bool:
-        """Add the turns of a line; return False if one is too long."""
-        sizes = [len(jsonl.render(turn)) + MARGIN for _, turn in turns]
-        for (log, turn), size in zip(turns, sizes, strict=True):
-            if size > longest:
-                continue
-            self._report.turns += 1
-            self._count += 1
-            self._bytes += size
-            self._waiting.setdefault(log, []).append({"id": turn["id"]} if self._dry else turn)
-            if not self._dry and (self._count >= _BATCH_LINES or self._bytes >= _BATCH_BYTES):
-                self.write()
-        return max(sizes, default=0) <= longest
+    def add(self, log: str, turn: dict[str, Any], longest: int) -> bool:
+        """Add a turn; return False if it is too long."""
+        size = len(jsonl.render(turn)) + MARGIN
+        if size > longest:
+            return False
+        self._report.turns += 1
+        self._bytes += size
+        self._waiting.setdefault(log, []).append({"id": turn["id"]} if self._dry else turn)
+        if self._bytes >= _BATCH_BYTES and not self._dry:
+            self.write()
+        return True
 
     def write(self) -> None:
         """Write all turns; they are durable when this returns."""
+        missing, add = self._memory.missing, self._memory.import_entries
         for log, lines in self._waiting.items():
-            ids = {line["id"] for line in lines}
-            missing, add = self._memory.missing, self._memory.import_entries
-            self._report.added += missing(KIND, log, ids) if self._dry else add(KIND, log, lines)
+            new = missing(KIND, log, {line["id"] for line in lines}) if self._dry else add(KIND, log, lines)
+            self._report.added += new
         self._waiting.clear()
-        self._count = self._bytes = 0
+        self._bytes = 0

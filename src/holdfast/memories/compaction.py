@@ -1,8 +1,7 @@
 """Compaction: one appended summary that names the entries it covers; and what fits of the memories in a prompt.
 
-The summary is added in a transaction that read the one before it, so of two processes that compact at once the second
-goes on from the summary of the first. Without a model a summary consists of sentences of the entries; with one it is
-the model's, within its budgets, and falls back to sentences when the model fails.
+The summary is added in a transaction that read the one before it, so two processes that compact at once build on each
+other. A summary consists of sentences of the entries, or is a model's, within budgets and with a fallback to sentences.
 """
 
 from __future__ import annotations
@@ -197,60 +196,46 @@ def _recorded(record: Record) -> Entry:
     return Entry(record.id, record.time, stated(record.kind, record.title, value), single=True)
 
 
-class _PromptPart(msgspec.Struct):
-    """One part of the prompt; `chosen` are the lines that have room, by their place."""
-
-    title: str
-    lines: Sequence[str]
-    chosen: dict[int, str] = {}
-
-    @property
-    def cost(self) -> int:
-        return sum(map(_cost, (f"## {self.title}\n", *self.chosen.values()))) if self.chosen else 0
-
-    def take(self, room: int) -> None:
-        """Choose the lines that fit into so many tokens, title included."""
-        for place, line in enumerate(self.lines):
-            made = f"- {line}"
-            if place not in self.chosen and (self.cost or _cost(f"## {self.title}\n")) + _cost(made) <= room:
-                self.chosen[place] = made
-
-
 def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) -> str:
     """Return what fits of these lines and of a summary, each part under its title, in at most so many tokens.
 
-    Each part has an equal share; what one part does not need goes to the others. Lines that do not fit are skipped for
-    shorter ones; the first line of a part that would be empty is cut. The summary is shortened to what is left.
+    Each part has an equal share; what a small part does not need goes to the larger ones.
     """
-    summary = _part_of(gist)
-    parts = [_PromptPart(title, lines) for title, lines in offers.items() if lines]
-    share = budget // max(1, len(parts) + bool(gist.text))
-    for part in parts:
-        part.take(share)
-    reserved = min(summary.cost, share)
-    for part in parts:
-        empty = sum(1 for other in parts if not other.chosen and other is not part)
-        part.take(room := budget - reserved - share * empty - sum(other.cost for other in parts if other is not part))
-        if not part.chosen:
-            cut = summaries.head(f"- {part.lines[0]}", min(room, share) - _cost(f"## {part.title}\n") - 1)
-            part.chosen = {0: cut} if count_tokens(cut) >= _LEAST else {}
-    room = max(0, budget - sum(part.cost for part in parts))
+    parts = {title: lines for title, lines in offers.items() if lines}
+    parts |= {BEFORE: gist.text.splitlines()} if gist.text else {}
+    shown: dict[str, str] = {}
+    sizes = {title: sum(map(_cost, lines)) for title, lines in parts.items()}
+    for count, title in enumerate(sorted(parts, key=lambda title: sizes[title])):
+        room = budget // (len(parts) - count)
+        shown[title] = _shortened(gist, room) if title == BEFORE else _listed(title, parts[title], room)
+        budget -= _cost(f"{shown[title]}\n") if shown[title] else 0
+    return "\n\n".join(shown[title] for title in offers if shown.get(title))
+
+
+def _listed(title: str, lines: Sequence[str], room: int) -> str:
+    """Return the lines that fit under their title; if none does, the beginning of the first one."""
+    chosen, left = list[str](), room - _cost(f"## {title}\n")
+    for line in lines:
+        if (cost := _cost(f"- {line}")) <= left:
+            chosen.append(line)
+            left -= cost
+    if not chosen and count_tokens(cut := summaries.head(lines[0], left - 2)) >= _LEAST:
+        chosen = [cut]
+    return _titled(title, chosen)
+
+
+def _shortened(gist: Gist, room: int) -> str:
+    """Return a summary under its title, shortened until it fits."""
     said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
-    tokens = room - _cost(f"## {BEFORE}\n")
-    while summary.cost > room:
-        made = summaries.summarise(said, tokens, "earlier sentences")
-        summary = _part_of(made) if made.said else _PromptPart(BEFORE, ())
-        tokens -= summary.cost - room
-    texts = {
-        part.title: "\n".join((f"## {part.title}", *(line for _, line in sorted(part.chosen.items()))))
-        for part in (*parts, summary)
-        if part.chosen
-    }
-    return "\n\n".join(texts[title] for title in offers if title in texts)
+    shown, tokens = _titled(BEFORE, gist.text.splitlines()), room - _cost(f"## {BEFORE}\n")
+    while shown and _cost(f"{shown}\n") > room:
+        shown = _titled(BEFORE, summaries.summarise(said, tokens, "earlier sentences").text.splitlines())
+        tokens -= _cost(f"{shown}\n") - room
+    return shown
 
 
-def _part_of(gist: Gist) -> _PromptPart:
-    return _PromptPart(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
+def _titled(title: str, lines: Sequence[str]) -> str:
+    return "\n".join((f"## {title}", *(f"- {line}" for line in lines))) if lines else ""
 
 
 def _cost(text: str) -> int:

@@ -1,18 +1,17 @@
 """Compartments: what an agent saves for one run, for a session, for its plans.
 
-An entry is one line of a log. Session and plan share the log of the session, which only the session itself reads: no
-search covers it. Clearing hides entries, except that a run whose entries are all cleared loses its file. The size limit
-is checked in the same transaction that adds the entry.
+An entry is one line of a log. Session and plan share the log of the session, which no search covers. Clearing hides
+entries; a run whose entries are all cleared loses its file. The size limit is checked in the transaction that adds.
 
-A run has a file of its own, claimed by the process that the run lives in and removed when the run ends. A claim needs
-no open file: a server may have any number of runs. An unclaimed file was left by a process that is gone; it is removed
-when a memory is opened and when its session's runs are used. Files are claimed and removed only while their log is
-locked, so that a sweep is not mistaken for a live run and nothing is added to a file that is about to be removed.
+A run has a file of its own, claimed by its process and removed when the run ends. Unclaimed files belong to processes
+that have ended; they are removed when a memory is opened and when runs of the session are used. Files are claimed and
+removed only while their log is locked, so no live run is removed and nothing is added to a removed file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,19 +50,6 @@ _RUNS = "runs"
 _LASTS = {"session": "It lasts as long as the session.", "run": "It ends with this run."}
 _LINE_BREAKS = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+\s*")
 _TAG = re.compile(r"<(?=/?\s*run_memory)", re.IGNORECASE)
-
-
-class Owner(msgspec.Struct):
-    """Whose memory is meant."""
-
-    session: str = DEFAULT
-    run: str = ""
-    """Without one, the session is the run."""
-    workspace: str = ""
-    """Recorded with each entry; sessions belong to no workspace."""
-    op_id: str = ""
-    warnings: list[str] = []
-    """Receives what could not be read."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -207,133 +193,40 @@ class Runs:
 
 
 class Compartments:
-    """All compartments of one memory. Close its `runs` to end those that live in this process."""
+    """The compartments of one memory. Close its `runs` to end those that live in this process."""
 
     def __init__(self, memory: Core) -> None:
-        self._memory = memory
+        self.memory = memory
         self.settings = memory.settings.compartments
         self.known = tuple(dict.fromkeys((*COMPARTMENTS, *self.settings.custom)))
         self.checks: list[Callable[[str, Note], None]] = []
         """Called with a compartment and a note before it is saved; they raise ValueError to refuse it."""
         self.runs = Runs(memory.store)
-        self._logs = Logs(memory, Fold)
-
-    def save(self, owner: Owner, compartment: str, note: Note) -> str:
-        """Save a note and return its id; OverBudget when it does not fit into its compartment."""
-        check(msgspec.structs.asdict(note) | {"compartment": compartment}, self.known)
-        check_given(content=note.content, category=note.category)
-        note = msgspec.structs.replace(note, category=note.category.strip(), tags=_words(note.tags))
-        check_text(*note.tags, *note.metadata, *note.metadata.values())
-        rules, needs, most, saved = self._rules(compartment), _size(note), self.limit(compartment), ""
-        if rules.categories and note.category not in rules.categories:
-            raise Invalid(f"category is {note.category!r}.", f"In '{compartment}' use: {', '.join(rules.categories)}.")
-        if rules.entry_chars and needs > rules.entry_chars:
-            what = f"The entry has {needs} characters; one of '{compartment}' has at most {rules.entry_chars}."
-            raise OverBudget(what, "Shorten or split it.")
-        for refuse in self.checks:
-            try:
-                refuse(compartment, note)
-            except ValueError as error:
-                raise Invalid(str(error)) from None
-        path, run = self._log(owner, compartment)
-        line = {
-            "session": owner.session or DEFAULT, "run": run, "workspace": owner.workspace,
-            "compartment": compartment, "content": note.content, "category": note.category, "tags": list(note.tags),
-            "metadata": dict(note.metadata), "priority": note.priority, "op": owner.op_id,
-        }  # fmt: skip
-
-        def decide(fold: Fold) -> list[dict[str, Any]]:
-            nonlocal saved
-            if owner.op_id and (saved := fold.saved.get((owner.op_id, compartment), "")):
-                return []
-            size = sum(map(_size, fold.entries(compartment)))
-            if size + needs > most:
-                raise OverBudget(
-                    f"Memory compartment size limit exceeded ({size} of {most} characters, this entry needs {needs}).",
-                    "Please delete some entries using clear_memory tool before saving new content.",
-                )
-            return [{name: value for name, value in line.items() if value}]
-
-        ids = self._transact(owner, path, run, decide)
-        return ids[0] if ids else saved
-
-    def get(self, owner: Owner, compartment: str, wanted: EntryFilter = EVERYTHING) -> list[SavedEntry]:
-        """Return entries, highest priority first; each counts as accessed once more."""
-        (path, run), found = self._log(owner, compartment), list[SavedEntry]()
-
-        def decide(fold: Fold) -> list[dict[str, Any]]:
-            found[:] = fold.entries(compartment, wanted)
-            return [{"access": [entry.id for entry in found]}] if found else []
-
-        try:
-            self._transact(owner, path, run, decide, durable=False)
-        except HoldfastError:  # entries can be read even where nothing can be written
-            return self._entries(owner, path, compartment, wanted)
-        return [msgspec.structs.replace(entry, access_count=entry.access_count + 1) for entry in found]
-
-    def peek(
-        self, owner: Owner, compartment: str, wanted: EntryFilter = EVERYTHING, *, join: bool = True
-    ) -> list[SavedEntry]:
-        """Return entries without counting them as accessed; with `join=False`, without changing anything."""
-        return self._entries(owner, self._log(owner, compartment, join=join)[0], compartment, wanted)
-
-    def clear(self, owner: Owner, compartment: str, wanted: EntryFilter = EVERYTHING) -> int:
-        """Hide entries and return how many; the file of a run in which none are left is removed."""
-        (path, run), count, repeated = self._log(owner, compartment), 0, False
-        op = {"op": owner.op_id} if owner.op_id else {}
-
-        def decide(fold: Fold) -> list[dict[str, Any]]:
-            nonlocal count, repeated
-            repeated = bool(op) and owner.op_id in fold.cleared
-            found = [] if repeated else fold.entries(compartment, wanted)
-            count = fold.cleared[owner.op_id] if repeated else len(found)
-            return [{"hide": entry.id, "hidden": True, **op} for entry in found]
-
-        self._transact(owner, path, run, decide)
-        if run and not repeated:
-            removed = self.runs.end(path, lambda: bool(self._entries(owner, path)))
-            if removed and op and count:
-                self._transact(owner, path, run, lambda _fold: [{"cleared": count, **op}])
-        return count
-
-    def end_run(self, owner: Owner) -> int:
-        """Remove all that a run saved, and return how many entries that were."""
-        (path, _), count = self._log(owner, "run"), 0
-
-        def counted() -> bool:
-            nonlocal count
-            count = len(self._entries(owner, path))
-            return False
-
-        self.runs.end(path, counted)
-        return count
+        self.logs = Logs(memory, Fold)
 
     def limit(self, compartment: str) -> int:
         """Return how many characters a compartment takes."""
-        return self._rules(compartment).max_chars or self.settings.max_chars
+        return self.rules(compartment).max_chars or self.settings.max_chars
 
     def lasts(self, compartment: str) -> str:
         """Return whether a compartment belongs to the `run` or to the `session`."""
         usual = {"run": "run", "plan": self.settings.plan_scope}
-        return usual.get(compartment) or self._rules(compartment).lasts or "session"
+        return usual.get(compartment) or self.rules(compartment).lasts or "session"
 
-    def _rules(self, compartment: str) -> Rules:
+    def rules(self, compartment: str) -> Rules:
         return self.settings.custom.get(compartment) or Rules()
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Return for each compartment how many entries and characters all sessions and live runs have in it.
-
-        `fullest` is the largest of them, which `limit` is for.
-        """
+        """Count the entries and characters of each compartment in all sessions and live runs; `limit` is for one."""
         found = {
             name: dict.fromkeys(("entries", "chars", "fullest"), 0) | {"limit": self.limit(name)} for name in self.known
         }
-        folder = f"{self._memory.layout.memory}/sessions"
-        for path, _ in self._memory.tree.walk(folder, (".jsonl",), lambda _path, _why: None):
+        folder = f"{self.memory.layout.memory}/sessions"
+        for path, _ in self.memory.tree.walk(folder, (".jsonl",), lambda _path, _why: None):
             if path.split("/")[-2] != _RUNS and not path.endswith("/entries.jsonl"):
                 continue
             fold = Fold()
-            for line in self._memory.newest_entries(path):
+            for line in self.memory.newest_entries(path):
                 fold.add(line)
             for name, numbers in found.items():
                 sizes = [_size(entry) for entry in fold.entries(name)]
@@ -342,44 +235,21 @@ class Compartments:
                 numbers["fullest"] = max(numbers["fullest"], sum(sizes))
         return found
 
-    def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> tuple[str, str]:
-        """Return the log of a compartment as one owner uses it, and its run; "" for the log of a session."""
-        check({"compartment": compartment}, self.known)
-        check_text(owner.session, owner.run, owner.workspace, owner.op_id)
-        session = owner.session or DEFAULT
-        if self.lasts(compartment) == "session":
-            return self._memory.layout.path_for(KINDS["entry"], Scope(), session=session), ""
-        run = owner.run or session
-        path = self.runs.path(session, run)
-        if join:
-            self.runs.join(path)
-        return path, run
-
-    def _entries(
-        self, owner: Owner, path: str, compartment: str = "", wanted: EntryFilter = EVERYTHING
-    ) -> list[SavedEntry]:
-        return self._logs.ask(path, lambda fold: fold.entries(compartment, wanted), owner.warnings)
-
-    def _transact(
-        self, owner: Owner, path: str, run: str, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
-    ) -> list[str]:
-        def claim() -> None:
-            if run:
-                self.runs.claim(path)
-
-        return self._logs.transact(path, decide, owner.warnings, durable=durable, locked=claim)
-
 
 class Run:
     """One run of an agent in a session; as a context manager it removes the run's own memory at the end."""
 
-    def __init__(self, compartments: Compartments, session: str = "", run_id: str = "", workspace: str = "") -> None:
-        check_given(session=session, run_id=run_id)
+    def __init__(
+        self, compartments: Compartments, session: str = "", run_id: str = "", workspace: str = "", op_id: str = ""
+    ) -> None:
+        check_given(session=session, run_id=run_id, workspace=workspace, op_id=op_id)
         self.id = run_id or mint()
         self.session = session or DEFAULT
         self.workspace = workspace
+        """Recorded with each entry; sessions belong to no workspace."""
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
+        self._op = {"op": op_id} if op_id else {}
         self._compartments = compartments
         self._over = False
 
@@ -390,10 +260,17 @@ class Run:
         self.end()
 
     def end(self) -> int:
-        """End the run and return how many entries it had."""
+        """End the run, remove what it saved, and return how many entries that were."""
         if self._over:
             return 0
-        count = self._compartments.end_run(self._owner())
+        (path, _), count = self._log("run"), 0
+
+        def counted() -> bool:
+            nonlocal count
+            count = len(self._entries(path))
+            return False
+
+        self._compartments.runs.end(path, counted)
         self._over = True
         return count
 
@@ -405,20 +282,93 @@ class Run:
         self, compartment: str, content: str, *, category: str = "", tags: Iterable[str] = (),
         metadata: Mapping[str, str] | None = None, priority: int = USUAL_PRIORITY,
     ) -> str:  # fmt: skip
-        """Save an entry and return its id."""
-        note = Note(content, category, _words(tags), metadata or {}, priority)
-        return self._compartments.save(self._owner(), compartment, note)
+        """Save an entry and return its id; OverBudget when it does not fit into its compartment."""
+        stored, metadata, saved = self._compartments, metadata or {}, ""
+        given = {"compartment": compartment, "content": content, "metadata": metadata, "priority": priority}
+        check(given, stored.known)
+        check_given(content=content, category=category)
+        note = Note(content, category.strip(), _words(tags), metadata, priority)
+        check_text(*note.tags, *metadata, *metadata.values())
+        self._check(compartment, note)
+        needs, most = _size(note), stored.limit(compartment)
+        path, run = self._log(compartment)
+        line = {
+            "session": self.session, "run": run, "workspace": self.workspace, "compartment": compartment,
+            "content": content, "category": note.category, "tags": list(note.tags), "metadata": dict(metadata),
+            "priority": priority, **self._op,
+        }  # fmt: skip
+
+        def decide(fold: Fold) -> list[dict[str, Any]]:
+            nonlocal saved
+            if self._op and (saved := fold.saved.get((self._op["op"], compartment), "")):
+                return []
+            size = sum(map(_size, fold.entries(compartment)))
+            if size + needs > most:
+                raise OverBudget(
+                    f"Memory compartment size limit exceeded ({size} of {most} characters, this entry needs {needs}).",
+                    "Please delete some entries using clear_memory tool before saving new content.",
+                )
+            return [{name: value for name, value in line.items() if value}]
+
+        ids = self._transact(path, run, decide)
+        return ids[0] if ids else saved
+
+    def _check(self, compartment: str, note: Note) -> None:
+        """Refuse a note that breaks the owner's rules for its compartment."""
+        rules, size = self._compartments.rules(compartment), _size(note)
+        if rules.categories and note.category not in rules.categories:
+            raise Invalid(f"category is {note.category!r}.", f"In '{compartment}' use: {', '.join(rules.categories)}.")
+        if rules.entry_chars and size > rules.entry_chars:
+            what = f"The entry has {size} characters; one of '{compartment}' has at most {rules.entry_chars}."
+            raise OverBudget(what, "Shorten or split it.")
+        for refuse in self._compartments.checks:
+            try:
+                refuse(compartment, note)
+            except ValueError as error:
+                raise Invalid(str(error)) from None
 
     def get(self, compartment: str, id: str = "", *, category: str = "", tags: Iterable[str] = ()) -> list[SavedEntry]:
         """Return entries, highest priority first; each counts as accessed once more."""
-        return self._compartments.get(self._owner(), compartment, filtered(id, category, tags))
+        wanted = filtered(id, category, tags)
+        (path, run), found = self._log(compartment), list[SavedEntry]()
+
+        def decide(fold: Fold) -> list[dict[str, Any]]:
+            found[:] = fold.entries(compartment, wanted)
+            return [{"access": [entry.id for entry in found]}] if found else []
+
+        try:
+            self._transact(path, run, decide, durable=False)
+        except HoldfastError:  # entries can be read even where nothing can be written
+            return self._entries(path, compartment, wanted)
+        return [msgspec.structs.replace(entry, access_count=entry.access_count + 1) for entry in found]
+
+    def peek(
+        self, compartment: str, id: str = "", *, category: str = "", tags: Iterable[str] = (), join: bool = True
+    ) -> list[SavedEntry]:
+        """Return entries without counting them as accessed; with `join=False`, without changing anything."""
+        return self._entries(self._log(compartment, join=join)[0], compartment, filtered(id, category, tags))
 
     def clear(self, compartment: str, *, category: str = "", tags: Iterable[str] = ()) -> int:
-        """Clear entries and return how many."""
-        return self._compartments.clear(self._owner(), compartment, filtered("", category, tags))
+        """Hide entries and return how many; the file of a run in which none are left is removed."""
+        wanted, op = filtered("", category, tags), self._op
+        (path, run), count, repeated = self._log(compartment), 0, False
+
+        def decide(fold: Fold) -> list[dict[str, Any]]:
+            nonlocal count, repeated
+            repeated = bool(op) and op["op"] in fold.cleared
+            found = [] if repeated else fold.entries(compartment, wanted)
+            count = fold.cleared[op["op"]] if repeated else len(found)
+            return [{"hide": entry.id, "hidden": True, **op} for entry in found]
+
+        self._transact(path, run, decide)
+        if run and not repeated:
+            removed = self._compartments.runs.end(path, lambda: bool(self._entries(path)))
+            if removed and op and count:
+                self._transact(path, run, lambda _fold: [{"cleared": count, **op}])
+        return count
 
     def system_block(self) -> str:
-        """Return the part of the system prompt that describes the compartments and their tools."""
+        """Return the part of the system prompt that describes the compartments."""
         stored, custom = self._compartments, ""
         for name in stored.known[len(COMPARTMENTS) :]:
             about = stored.settings.custom[name].about.strip() or "notes of its own"
@@ -434,23 +384,41 @@ class Run:
 
     @property
     def has_memory(self) -> bool:
-        return bool(self._compartments.peek(self._owner(), "run"))
+        return bool(self.peek("run"))
 
     @property
     def memory_content(self) -> str:
         """The memory of this run, one line per entry; no entry can add a line or end the block."""
         lines = []
-        for entry in self._compartments.peek(self._owner(), "run"):
+        for entry in self.peek("run"):
             category = f" (Category: {entry.category})" if entry.category else ""
             tags = f" [Tags: {', '.join(entry.tags)}]" if entry.tags else ""
             line = f"**{entry.content.strip()}**{category}{tags} - Priority: {entry.priority}"
             lines.append(prompts.disarmed(_TAG.sub("&lt;", _LINE_BREAKS.sub(" ", line))))
         return "\n".join(lines)
 
-    def _owner(self) -> Owner:
+    def _log(self, compartment: str, *, join: bool = True) -> tuple[str, str]:
+        """Return the log of a compartment, and the run that owns it; "" for the log of the session."""
         if self._over:
             raise Invalid(f"The run {self.id} is over.", "Start a new one.")
-        return Owner(self.session, self.id, self.workspace, warnings=self.warnings)
+        stored = self._compartments
+        check({"compartment": compartment}, stored.known)
+        if stored.lasts(compartment) == "session":
+            return stored.memory.layout.path_for(KINDS["entry"], Scope(), session=self.session), ""
+        path = stored.runs.path(self.session, self.id)
+        if join:
+            stored.runs.join(path)
+        return path, self.id
+
+    def _entries(self, path: str, compartment: str = "", wanted: EntryFilter = EVERYTHING) -> list[SavedEntry]:
+        return self._compartments.logs.ask(path, lambda fold: fold.entries(compartment, wanted), self.warnings)
+
+    def _transact(
+        self, path: str, run: str, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
+    ) -> list[str]:
+        stored = self._compartments
+        locked = functools.partial(stored.runs.claim, path) if run else lambda: None
+        return stored.logs.transact(path, decide, self.warnings, durable=durable, locked=locked)
 
 
 def check(given: Mapping[str, Any], known: Sequence[str] = ()) -> None:

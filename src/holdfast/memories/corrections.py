@@ -1,8 +1,7 @@
 """Corrections: a new text for a record or its retirement, records that are similar to a new one, and review.
 
-Nothing is erased. A document or an entry of a page is changed in place and its old text is kept. A log only grows: the
-new entry supersedes the old one. Proposals are what programs wrote of a kind that the owner reviews; approving one
-writes it, as the owner.
+Nothing is erased: a page is changed in place and its old text is kept; in a log, the new entry supersedes the old one.
+Proposals are what programs wrote of a kind that the owner reviews; approving one writes it, as the owner.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Hot memory: the rules that every conversation loads, their budgets, and moving text in and out of them.
 
 A rule is a Markdown file in the rules folder; rules that a client keeps for itself are counted too. Each rule declares
-a budget, and all together have one. Promoting copies a record into a rule, and is refused where a budget would be
-exceeded. Demoting first stores the text as a note and then removes it from the rule.
+a budget, and all together have one; promoting a record into a rule must fit both. Demoting first stores the text as a
+note and then removes it from the rule.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -32,26 +32,16 @@ _MOST_LINES = 999_999
 _RULE_FIELDS = frozenset({"description", "alwaysApply", "source", "title", "updated", "archived", "isArchived"})
 
 
-class Rule(msgspec.Struct, frozen=True):
+class Rule(pages.Budget, frozen=True, kw_only=True):
     path: str
     name: str
     title: str
-    lines: int
-    tokens: int
-    most_lines: int
-    most_tokens: int
     share: float
     """The part of its own budget that it uses, 1 for all of it."""
     part: float
     """The part of the budget of all rules that it uses."""
     updated: str
     age: str
-    line: int
-    """The line of its budget comment, 0 when there is none."""
-
-    @property
-    def budget(self) -> pages.Budget:
-        return pages.Budget(self.lines, self.tokens, self.most_lines, self.most_tokens, self.line)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -110,7 +100,7 @@ class Hot:
         unreadable, found = list[Finding](), list[Finding]()
         rules = [self._rule(path, document) for path, document in self._documents(unreadable)]
         for rule in rules:
-            flaws = pages.budget_flaws(rule.budget) if self._is_ours(rule.path) else []
+            flaws = pages.budget_flaws(rule) if self._is_ours(rule.path) else []
             found += [Finding(flaw.level, rule.path, flaw.line, flaw.what, rule.name) for flaw in flaws]
         flaws = pages.total_flaws(self._total(rules))
         return unreadable, found + [Finding(flaw.level, self._folder, 0, flaw.what) for flaw in flaws]
@@ -119,8 +109,7 @@ class Hot:
         """Is this a rule of the memory, not one that a client keeps for itself?"""
         return path.startswith(f"{self._folder}/")
 
-    def _total(self, rules: list[Rule], *more: pages.Budget) -> pages.Budget:
-        budgets = [*(rule.budget for rule in rules), *more]
+    def _total(self, budgets: Sequence[pages.Budget]) -> pages.Budget:
         return pages.total_budget(budgets, self._budget.lines, self._budget.tokens)
 
     def _documents(self, found: list[Finding]) -> Iterator[tuple[str, Document]]:
@@ -146,12 +135,10 @@ class Hot:
     def _rule(self, path: str, document: Document) -> Rule:
         size, most = pages.budget_of(document.data.decode("utf-8", "replace")), self._budget
         record = _record(path, document)
-        day = local(record.updated)[:10]
+        day, part = local(record.updated)[:10], max(size.lines / most.lines, size.tokens / most.tokens)
         return Rule(
-            path=path, name=_stem(path), title=record.title.strip(), lines=size.lines, tokens=size.tokens,
-            most_lines=size.most_lines, most_tokens=size.most_tokens, share=round(size.share, 3),
-            part=round(max(size.lines / most.lines, size.tokens / most.tokens), 3), updated=day, age=age(day),
-            line=size.line,
+            **msgspec.structs.asdict(size), path=path, name=_stem(path), title=record.title.strip(),
+            share=round(size.share, 3), part=round(part, 3), updated=day, age=age(day),
         )  # fmt: skip
 
     def promote(self, identifier: str, into: str = "", budget: int = 0, op_id: str = "") -> Receipt:
@@ -209,7 +196,7 @@ class Hot:
         rules = self.rules()
         new = pages.budget_of(data.decode("utf-8", "replace"))
         own = pages.budget_flaws(new) if new.line else []
-        together = pages.total_flaws(self._total([rule for rule in rules if rule.path != path], new))
+        together = pages.total_flaws(self._total([*(rule for rule in rules if rule.path != path), new]))
         faults = [f"{path} {flaw.what}" for flaw in own if flaw.level == "error"]
         faults += [flaw.what for flaw in together if flaw.level == "error"]
         if not faults:

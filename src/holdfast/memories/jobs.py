@@ -1,13 +1,11 @@
 """Jobs: scheduled messages that the owner of a chat bot and its agent share, and their runs.
 
-A job says when a message is due and where it goes, never which program runs: that is the owner's setting. All jobs are
-in one log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned
-True, and records the result with `finish`. Of the slots that passed without a run only the newest is due; those before
-it are counted as missed.
+A job says when a message is due and where it goes; the program that runs is a setting of the owner. All jobs are in one
+log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned True,
+and records the result with `finish`. Of several missed slots only the newest is due; the others are counted.
 
-Runs have one log per month of the slots. A slot is claimed by one durable entry, before anything is done for it, and
-only when no such entry is there. So no slot runs twice, whichever process is killed when. A second entry records how
-the run ended; while it is missing, the run is reported as unfinished.
+Runs have one log per month of the slots. A claim is one durable entry, added only when there is none for the slot, so
+no slot runs twice. A second entry records how the run ended; without it the run is reported as unfinished.
 """
 
 from __future__ import annotations
@@ -36,8 +34,10 @@ from holdfast.storage.writer import check_op
 CHANNEL = "cli:local"
 MOST_JOBS = 500
 MOST_OUTPUT = 2_000
+UNFINISHED = "unfinished"
 _MOST_IDS = 5
 _SHOWN = 80
+_LAST = datetime(9999, 12, 31, tzinfo=UTC)
 _RECENT = 2
 """Months of runs that are always read, also when a job's slots count from later on."""
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -91,10 +91,10 @@ class JobRun(Ended, frozen=True, kw_only=True):
     time: str = ""
     """When it was claimed."""
     missed: int = 0
-    status: str = "unfinished"
+    status: str = UNFINISHED
 
     def ended(self, how: Ended) -> JobRun:
-        return msgspec.structs.replace(self, **msgspec.structs.asdict(how))
+        return msgspec.structs.replace(self, **{name: getattr(how, name) for name in Ended.__struct_fields__})
 
 
 def is_more(missed: int) -> bool:
@@ -103,12 +103,10 @@ def is_more(missed: int) -> bool:
 
 
 def counted(missed: int) -> str:
-    """Return how many slots were missed, for people."""
     return f"{missed}+" if is_more(missed) else str(missed)
 
 
 def slot_text(slot: datetime) -> str:
-    """Return a slot as logs and replies have it."""
     return iso(_ms(slot))
 
 
@@ -211,33 +209,33 @@ class _Month:
     """The state of the log of a month of runs, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
-        self.slots: dict[str, set[int]] = {}
-        """The claimed slots of each job, in milliseconds."""
-        self.last: dict[str, JobRun] = {}
-        """The newest slot of each job."""
-        self.open: dict[str, JobRun] = {}
-        """Runs without an end."""
-        self._ends: dict[str, Ended] = {}
+        self.runs: dict[str, dict[int, JobRun]] = {}
+        """The runs of each job by their slots, in milliseconds."""
+        self._ends: dict[tuple[str, int], Ended] = {}
         """Ends whose claim was not read yet; a merge may reverse them."""
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        name, found = _run_of(entry)
+        job, slot, found = _run_of(entry)
+        runs = self.runs.setdefault(job, {})
+        run = runs.get(slot)
         if isinstance(found, JobRun):
-            ms = parse_ms(found.slot)
-            if ms is None or ms in self.slots.setdefault(found.job, set()):
-                return  # no slot, or a copy of an entry that a merge brought
-            self.slots[found.job].add(ms)
-            if name in self._ends:
-                found = found.ended(self._ends.pop(name))
-            else:
-                self.open[name] = found
-            if found.job not in self.last or self.last[found.job].slot <= found.slot:
-                self.last[found.job] = found
-        elif found and (run := self.open.pop(name, None)):
-            if self.last[run.job].slot == run.slot:
-                self.last[run.job] = run.ended(found)
-        elif found:
-            self._ends[name] = found
+            if run is None:  # else a copy of an entry that a merge brought
+                runs[slot] = found.ended(self._ends.pop((job, slot), found))
+        elif found and run is None:
+            self._ends.setdefault((job, slot), found)
+        elif found and run and run.status == UNFINISHED:
+            runs[slot] = run.ended(found)
+
+    def newest(self, job: str, until: int) -> tuple[int, JobRun] | None:
+        """Return the newest slot of a job up to this one, and its run."""
+        runs = self.runs.get(job, {})
+        slot = max((one for one in runs if one <= until), default=None)
+        return None if slot is None else (slot, runs[slot])
+
+    def all(self, job: str = "") -> list[JobRun]:
+        """Return the runs of a job, or of all, oldest first."""
+        found = [run for one, runs in self.runs.items() if job in ("", one) for run in runs.values()]
+        return sorted(found, key=lambda run: (run.time, run.slot))
 
 
 class Jobs:
@@ -298,9 +296,8 @@ class Jobs:
         check_flag(enabled=enabled)
 
         def change(job: Job) -> dict[str, Any] | None:
-            since = utc_now() if enabled else job.since
-            changed = msgspec.structs.replace(job, enabled=enabled, since=since)
-            return None if job.enabled is enabled else _entry(changed)
+            changed = msgspec.structs.replace(job, enabled=enabled)
+            return None if job.enabled is enabled else _entry(_with_since(changed, job))
 
         return self._change_one(id, change, op_id)
 
@@ -361,7 +358,7 @@ class Jobs:
         entry = _about("claim", job, slot) | {"missed": missed}
 
         def decide(month: _Month) -> Entries:
-            return [] if _ms(slot) in month.slots.get(job.id, ()) else [entry]
+            return [] if _ms(slot) in month.runs.get(job.id, ()) else [entry]
 
         return bool(self._runs.transact(self._log_of(entry["slot"][:7]), decide, self.warnings))
 
@@ -385,21 +382,17 @@ class Jobs:
 
     def last(self, job: Job) -> JobRun | None:
         """Return the last run of a job, from the recent months and as far back as its slots count."""
-        job = _as_job(job)
-        for place, month in enumerate(self._months()):
-            if place >= _RECENT and month < job.since[:7]:
-                break
-            if found := self._ask_month(month, lambda read: read.last.get(job.id)):
-                return found
-        return None
+        found = self._newest(_as_job(job))
+        return found[1] if found else None
 
     def log(self, count: int = 20, job: str = "") -> list[JobRun]:
         """Return the last runs, oldest first; NotFound when there never was such a job."""
         check_given(job=job)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Invalid(f"count is {count!r}.", "Use a number from 1 on.")
-        runs = (run for run in self._newest_runs() if job in ("", run.job))
-        found = list(itertools.islice(runs, count))[::-1]
+        months = (self._ask_month(month, lambda read: read.all(job)) for month in self._months())
+        newest = itertools.chain.from_iterable(map(reversed, months))
+        found = list(itertools.islice(newest, count))[::-1]
         if job and not found and self._ask(lambda table: table.ever(job)) is None:
             self.get(job)  # raises NotFound
         return found
@@ -407,29 +400,22 @@ class Jobs:
     def unfinished(self) -> list[JobRun]:
         """Return runs of the recent months without an end, oldest first: they run, or their scheduler was killed."""
         months = itertools.islice(self._months(), _RECENT)
-        found = [run for month in months for run in self._ask_month(month, lambda read: list(read.open.values()))]
+        found = [run for month in months for run in self._ask_month(month, _Month.all) if run.status == UNFINISHED]
         return sorted(found, key=lambda run: run.slot)
 
     def _newest_claimed(self, job: Job, until: datetime) -> datetime | None:
-        """Return the newest claimed slot of a job up to this one, as far back as its slots count."""
-        for month in self._months(slot_text(until)[:7]):
-            if month < job.since[:7]:
-                break
-            slots = self._ask_month(month, lambda read: list(read.slots.get(job.id, ())))
-            if found := max((slot for slot in slots if slot <= _ms(until)), default=None):
-                return datetime.fromtimestamp(found / 1000, UTC)
-        return None
+        """Return the newest claimed slot of a job up to this one."""
+        found = self._newest(job, until)
+        return datetime.fromtimestamp(found[0] / 1000, UTC) if found else None
 
-    def _newest_runs(self) -> Iterator[JobRun]:
-        """Yield all runs, newest first, read from the ends of the logs."""
-        for month in self._months():
-            ends: dict[str, Ended] = {}
-            for entry in self._memory.newest_entries(self._log_of(month)):
-                name, found = _run_of(entry)
-                if isinstance(found, JobRun):
-                    yield found.ended(ends[name]) if name in ends else found
-                elif found:
-                    ends.setdefault(name, found)
+    def _newest(self, job: Job, until: datetime = _LAST) -> tuple[int, JobRun] | None:
+        """Return the newest slot of a job up to this one, and its run, as far back as the slots of the job count."""
+        for place, month in enumerate(self._months(slot_text(until)[:7])):
+            if place >= _RECENT and month < job.since[:7]:
+                break
+            if found := self._ask_month(month, lambda read: read.newest(job.id, _ms(until))):
+                return found
+        return None
 
     def _months(self, until: str = "9999-12") -> Iterator[str]:
         """Yield the months that have a log, newest first."""
@@ -466,17 +452,18 @@ def _about(event: str, job: Job, slot: datetime) -> dict[str, Any]:
     return {event: f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
 
 
-def _run_of(entry: Mapping[str, Any]) -> tuple[str, Ended | None]:
-    """Return the slot of a job that an entry is about, and what it records; fields of the wrong type are left out."""
-    job, slot = entry.get("job"), entry.get("slot")
+def _run_of(entry: Mapping[str, Any]) -> tuple[str, int, Ended | None]:
+    """Return the job and slot that an entry is about, and what it records; fields of the wrong type are left out."""
+    job, slot = (value if isinstance(value := entry.get(name), str) else "" for name in ("job", "slot"))
+    ms = parse_ms(slot)
     kind = Ended if isinstance(entry.get("finish"), str) else JobRun if isinstance(entry.get("claim"), str) else None
-    if kind is None or not isinstance(job, str) or not isinstance(slot, str):
-        return "", None
+    if kind is None or not job or ms is None:
+        return "", 0, None
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         with contextlib.suppress(KeyError, msgspec.ValidationError):
             fields[field.name] = msgspec.convert(entry[field.name], field.type)
-    return f"{job}@{slot}", kind(**fields)
+    return job, ms, kind(**fields)
 
 
 def _timetable(job: Job) -> Timetable | None:

@@ -7,7 +7,6 @@ document is shown: T0 its abstract, T1 a page or two, T2 all of it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -37,17 +36,6 @@ _PAGES = 8_000
 """Characters of a document that T1 shows."""
 _OVERVIEW = 80_000
 """Characters of an overview that T1 shows, nearly always all of it."""
-
-
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for decisions and lessons."""
-
-    tags: Sequence[str] = ()
-    category: str = ""
-    archived: bool = False
-    """Also those in the files of earlier years."""
-    budget: int = BUDGET
-    """Most tokens to spend; 0 is no limit."""
 
 
 class Knowledge:
@@ -89,26 +77,24 @@ class Knowledge:
         below.sort(key=lambda record: record.path)
         return _reply({"overviews": [*shown, *(self._overview(record, "T0") for record in below)]}, warnings)
 
-    def learnings(self, scope: Scope, wanted: Learned | None = None) -> Reply:
+    def learnings(
+        self, scope: Scope, tags: Sequence[str] = (), category: str = "", archived: bool = False, budget: int = BUDGET
+    ) -> Reply:
         """Return decisions and lessons of a scope, below it and above it, newest first."""
-        wanted = wanted or Learned()
         records, warnings = self._survey(scope, *_LEARNED, above=True)
-        live = [
-            one for one in records if wanted.archived or (one.path.endswith(f"/{one.kind}s.md") and not lapsed(one))
-        ]
+        live = [one for one in records if archived or (one.path.endswith(f"/{one.kind}s.md") and not lapsed(one))]
         moved = len(records) - len(live)
-        warnings += _unknown("tag", wanted.tags, "entry", (tag for record in live for tag in record.tags))
-        if wanted.category:
+        warnings += _unknown("tag", tags, "entry", (tag for record in live for tag in record.tags))
+        if category:
             categories = [str(record.fields.get("category") or "") for record in live]
-            warnings += _unknown("category", [wanted.category], "entry", categories)
-            same = [names.same(category) == names.same(wanted.category) for category in categories]
-            live = list(itertools.compress(live, same))
-        if wanted.tags:
-            live = [record for record in live if _tagged(record, wanted.tags)]
+            warnings += _unknown("category", [category], "entry", categories)
+            live = [one for one, its in zip(live, categories, strict=True) if names.same(its) == names.same(category)]
+        if tags:
+            live = [record for record in live if _tagged(record, tags)]
         live.sort(key=lambda record: (record.path, -record.line))
         live.sort(key=lambda record: record.time, reverse=True)
-        kept = _fitting((_learning(record) for record in live), wanted.budget)
-        warnings += _left_out(len(live) - len(kept), "entry", "entries", wanted.budget)
+        kept = _fitting((_learning(record) for record in live), budget)
+        warnings += _left_out(len(live) - len(kept), "entry", "entries", budget)
         shown = list(zip(live, kept, strict=False))
         reply: Reply = {f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED}
         return _reply(reply | ({"archived": moved} if moved else {}), warnings)
@@ -120,7 +106,7 @@ class Knowledge:
         """
         about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
         rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
-        learned = self.learnings(scope, Learned(budget=rest))
+        learned = self.learnings(scope, budget=rest)
         own, entries = self._memory.layout.overview(scope.path), about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
         earlier = [each for part in (about, planned, learned) for each in part.get("warnings", ())]

@@ -1,7 +1,7 @@
 """Lint: report what is wrong in the tree of Markdown files, with file and line.
 
-Every file is read once. With `fix`, values with only one possible meaning are corrected: a status in another spelling,
-a date in another form. Everything else is left as it is. Save points are only checked for being readable.
+Every file is read once. With `fix`, values with only one possible meaning are corrected: the spelling of a status, the
+form of a date. Of save points it only checks that they can be read.
 """
 
 from __future__ import annotations
@@ -140,20 +140,7 @@ class _Linter:
             return
         if (other := merge.conflict_of(path)) and other[0] in self.paths:
             self._warn(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
-        if b"\0" in document.data:
-            line = document.data.count(b"\n", 0, document.data.index(b"\0")) + 1
-            self.add(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
-        text = document.data.decode("utf-8", "replace")
-        try:
-            document.data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = document.data.count(b"\n", 0, error.start) + 1
-            self.add(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
-        for found in self._memory.secrets.found(text):
-            what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
-            self._warn(path, found.line, what, "secret")
-        for line, sort in invisible(text):
-            self._warn(path, line, f"has invisible characters: {sort}", "unseen")
+        text = self._text(path, document.data)
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)
@@ -180,6 +167,23 @@ class _Linter:
                 self._warn(path, 1, what, "abstract")
         if ("[[" in text or "](" in text) and not archive:
             self._check_links(path, page, text, records)
+
+    def _text(self, path: str, data: bytes) -> str:
+        """Return the text of a file, and check its encoding, its invisible characters and for secrets."""
+        if b"\0" in data:
+            line = data.count(b"\n", 0, data.index(b"\0")) + 1
+            self.add(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            text, line = data.decode("utf-8", "replace"), data.count(b"\n", 0, error.start) + 1
+            self.add(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
+        for found in self._memory.secrets.found(text):
+            what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
+            self._warn(path, found.line, what, "secret")
+        for line, sort in invisible(text):
+            self._warn(path, line, f"has invisible characters: {sort}", "unseen")
+        return text
 
     def _check_front_matter(self, place: Place, version: str, page: markdown.Page, text: str) -> None:
         found = list(pages.front_matter_flaws(place.kind, page, text[: len(text) - len(page.body)]))

@@ -1,13 +1,11 @@
 """Four memories of an agent: working, episodic, semantic, procedural, each to append to, to search, and to compact.
 
 Working memory is a window of this process. Episodic memory is one log per session; facts by key and procedures are one
-log each, across sessions. Nothing is summarised unless asked for. A summary names the entries that it covers: they
-leave the window, the last n and the counts, stay in the file, and search still finds them.
+log each, across sessions. Nothing is summarised unless asked for. Entries that a summary covers leave the window, the
+last n and the counts; they stay in the file and in search.
 
-Large results are values, stored apart from the entries that refer to them and read a part at a time. A value is one
-file; its reference is its path. A conversation's history is a value too: `episodic` is that of the session, `history`
-that of the chat, and a transcript is named by its path or the id of one of its turns. A reference can name nothing
-outside the folders of values and transcripts.
+Large results are values: files of their own, read a part at a time, whose reference is their path. `episodic` (this
+session), `history` (the chat) and transcripts (by path or id of a turn) can be read as values too, and nothing else.
 """
 
 from __future__ import annotations
@@ -318,10 +316,7 @@ class Mind:
 
     @_safely(Compacted)
     def compact(self, type: str, keep_last: int | Mapping[str, Any] = 10, summarize_older: bool = True) -> Compacted:
-        """Summarise all but the last entries; doing it again changes nothing.
-
-        The options may also be one mapping: `{"keepLast": 10, "summarizeOlder": True}`.
-        """
+        """Summarise all but the last entries; the options may also be `{"keepLast": 10, "summarizeOlder": True}`."""
         _check_type(type)
         if isinstance(keep_last, Mapping):
             if unknown := keep_last.keys() - {"keepLast", "summarizeOlder"}:

@@ -36,7 +36,7 @@ class Claim(msgspec.Struct, frozen=True):
     task: Task
     attempt: Attempt
     before: list[Task]
-    """The tasks that it waited for, with their results."""
+    """The tasks that it waited for."""
 
 
 class Listed(msgspec.Struct, frozen=True):

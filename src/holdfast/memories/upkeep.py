@@ -1,12 +1,10 @@
 """Upkeep of older pages: archive decisions and lessons, add front matter, fold ABSTRACT.md into OVERVIEW.md.
 
-`archive` leaves the newest entries in `decisions.md` and moves the others to `decisions-YYYY.md`, byte for byte and in
-their order. The text before the first entry stays, and so does an entry without a valid date. Archives are durable
-before the live file is replaced; after a crash in between, the next run removes the entries from the live file without
-adding them again.
+`archive` leaves the newest entries in `decisions.md` and moves the others, byte for byte and in order, to
+`decisions-YYYY.md`. Archives are durable before the live file is replaced, so it is safe to repeat after a crash.
 
-`plan_changes` changes nothing; `apply` writes each page from the version that was planned. A field with a value and the
-text of a body never change. An abstract is retired only after its text is durable in its overview. Safe to repeat.
+`plan_changes` changes nothing; `apply` writes each page from the version that was planned. Existing values and text
+never change. An abstract is removed only after its text is durable in its overview. Safe to repeat.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ _MEANT = {
     "cancelled": "abandoned", "canceled": "abandoned", "dropped": "abandoned", "rejected": "abandoned",
 }  # fmt: skip
 """Words that people write for a status."""
-_SMALL = frozenset("a an and as at by for from in of on or the to via with".split())
 
 
 class Archived(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,7 +49,6 @@ class Archived(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     archive: str = ""
     entries: tuple[str, ...] = ()
-    """Date and title of each entry."""
     fault: str = ""
 
 
@@ -73,7 +69,6 @@ class PageChange(msgspec.Struct, frozen=True, omit_defaults=True):
     folded: str = ABSENT
     """The version of the abstract."""
     fault: str = ""
-    """Why the page cannot be changed."""
     differs: dict[str, Any] = {}
     """Fields of the abstract that are left behind, because the overview has other values for them."""
 
@@ -216,12 +211,8 @@ def _plan(place: Place, document: Document, page: markdown.Page, status: str) ->
     if not missing:
         return []
     lines = pages.prose_lines(page.body)
-    words = re.split(r"[-_\s]+", re.sub(r"\A\d{6}-(?=.)", "", place.name))  # of the file name, for a title
-    words = [
-        word if word != word.lower() or (number and word in _SMALL) else word[:1].upper() + word[1:]
-        for number, word in enumerate(filter(None, words))
-    ]
-    name = _heading(lines) or " ".join(words)
+    words = " ".join(re.split(r"[-_\s]+", re.sub(r"\A\d{6}-(?=.)", "", place.name))).strip()
+    name = _heading(lines) or words[:1].upper() + words[1:]
     described, dated, shown = pages.paragraph(lines), from_prefix(place.name), _shown_status(lines)
     values = {
         "name": name,

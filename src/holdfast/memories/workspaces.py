@@ -1,10 +1,9 @@
 """Workspaces, the states saved in them, and the traces of what was done in them.
 
 A workspace is its `OVERVIEW.md`: the fields are front matter, the text below belongs to the owner. A folder without
-one is a workspace too. A state is one Markdown file that never changes; its file name is derived from the state's name
-without case, so creating the file exclusively is the uniqueness check. A trace is one line per tool call. Writing it
-never fails or delays a call, and it contains no secret of a known format. Usage is counted from traces in one pass
-that keeps counts and no traces: what agents recalled and how often, what never, questions without an answer, tokens.
+one is a workspace too. A state is one Markdown file that never changes, named after the state's name without case, so
+creating it exclusively is the uniqueness check. A trace is one line per tool call; writing it never fails or delays a
+call. Usage is counted from traces in one pass.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Tools: what a tool is, and how a call of one runs.
 
-A tool is one typed function with a docstring; everything else about it is derived. The first parameter of the function
-is the `Call` it serves, the others are the parameters of the tool, and `Annotated[type, "text"]` describes one to the
-model. The function returns the data of the reply.
+A tool is one typed function with a docstring; everything else about it is derived. Its first parameter is the `Call`,
+the others are the parameters of the tool, described by `Annotated[type, "text"]`. It returns the data of the reply.
 
-Every interface runs tools through `Runner`: it completes the context from the connection and the start options of the
-server, checks the parameters, runs, traces, and turns errors into replies.
+Every interface runs tools through `Runner`: it completes the context, checks the parameters, runs, traces, and turns
+errors into replies.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SEND = {
     "sessionId": "send any string that names this conversation, the same one every time",
 }
 _NOT_KEPT = (
-    "The next call cannot be told from those of other conversations, so it will not be in this workspace."
+    "Your next call cannot be recognised as yours, so it will not use this workspace."
     " Send context.sessionId with each call, or context.workspaceId."
 )
 
@@ -393,7 +392,7 @@ class Runner:
             return Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
         if self.bound and not tool.within:
             return Invalid(
-                f"{tool.name} works with what no single workspace has, and your token is for {self.bound} alone.",
+                f"{tool.name} is not limited to one workspace, and your token is for {self.bound} alone.",
                 "Ask the owner for a token without a scope.",
             )
         return None

@@ -17,7 +17,7 @@ from holdfast.errors import Invalid
 from holdfast.formats.prompts import Message, one_line
 from holdfast.memories import compartments
 from holdfast.memories.chat import MOST, Saved
-from holdfast.memories.compartments import Note, Owner, SavedEntry, filtered
+from holdfast.memories.compartments import Run, SavedEntry, filtered
 from holdfast.memories.corrections import PENDING
 from holdfast.memories.mind import MOST_READ, READ, TYPES, Mind
 from holdfast.model.names import amount
@@ -52,12 +52,11 @@ def save_memory(
     priority: Annotated[int, msgspec.Meta(ge=1, le=10), "1 to 10; the highest comes first"] = 5,
 ) -> dict[str, Any]:
     """Save what you will need later: for this run, for the whole session, or as part of a plan."""
-    given = [tags] if isinstance(tags, str) else tags or []
-    note = Note(content, category or "", tuple(given), metadata or {}, priority)
-    owner = _owner(call)
-    made = call.runner.compartments.save(owner, compartment, note)
-    lasts = call.runner.compartments.lasts(compartment)
-    where = f"{lasts} {owner.run or owner.session if lasts == 'run' else owner.session}"
+    run, lasts = _run(call), call.runner.compartments.lasts(compartment)
+    made = run.save(
+        compartment, content, category=category or "", tags=tags or (), metadata=metadata, priority=priority
+    )
+    where = f"{lasts} {run.id if lasts == 'run' else run.session}"
     return {"id": made, "where": where, "text": f"Memory saved successfully with ID: {made}"}
 
 
@@ -69,9 +68,9 @@ def get_memory(
     tags: Tags = None,
 ) -> dict[str, Any]:
     """Read what was saved in a compartment: all of it, one entry, or those of a category or tag."""
-    stored, wanted = call.runner.compartments, filtered(id, category, tags)
-    get = functools.partial(stored.peek, join=False) if call.runner.reads_only else stored.get
-    found = get(_owner(call), compartment, wanted)
+    run = _run(call)
+    get = functools.partial(run.peek, join=False) if call.runner.reads_only else run.get
+    found = get(compartment, id or "", category=category or "", tags=tags or ())
     text = "\n---\n".join(map(_shown, found)) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
     entries = [msgspec.structs.asdict(entry) | {"tags": list(entry.tags)} for entry in found]
@@ -82,7 +81,7 @@ def clear_memory(call: Call, compartment: Compartment, category: Category = None
     """Make room in a compartment: clear all of it, or the entries of a category or tag. No tool restores them:
     those of a run are gone, those of a session or a plan are hidden and stay in the owner's files."""
     wanted = filtered(None, category, tags)
-    count = call.runner.compartments.clear(_owner(call), compartment, wanted)
+    count = _run(call).clear(compartment, category=wanted.category, tags=wanted.tags)
     which = f" with category '{wanted.category}'" if wanted.category else ""
     which += f" with tags: {', '.join(wanted.tags)}" if wanted.tags else ""
     text = f"Memory cleared successfully for compartment '{compartment}'{which}: {count} entries."
@@ -91,7 +90,7 @@ def clear_memory(call: Call, compartment: Compartment, category: Category = None
 
 def end_run(call: Call) -> dict[str, Any]:
     """End the current run and remove its memory. Call it when the task is done."""
-    count = call.runner.compartments.end_run(Owner(call.session, call.context.runId))
+    count = Run(call.runner.compartments, call.session, call.context.runId or call.session).end()
     return {"cleared": count, "text": f"Run ended: {amount(count, 'entry', 'entries')} removed."}
 
 
@@ -192,7 +191,7 @@ def memory_write(
 
 
 def memory_undo(call: Call) -> dict[str, Any]:
-    """Bring back MEMORY.md as it was before the last memory_write; again, as it was before that."""
+    """Restore MEMORY.md as it was before the last memory_write. Call it again to go further back."""
     return _saved(call.runner.chat.undo_global_memory(call.op_id), "MEMORY.md is as it was before")
 
 
@@ -234,10 +233,12 @@ def register(registry: Registry) -> None:
     registry.add("chat", search_history, render=text, reads=True, check=_check_query)
 
 
-def _owner(call: Call) -> Owner:
-    """Return the session and run of a call, with the workspace if the context names one."""
+def _run(call: Call) -> Run:
+    """Return the run of a call, with the workspace if the context names one."""
     workspace = call.scope.path if call.context.workspaceId else ""
-    return Owner(call.session, call.context.runId, workspace, call.op_id, call.warnings)
+    run = Run(call.runner.compartments, call.session, call.context.runId or call.session, workspace, call.op_id)
+    run.warnings = call.warnings
+    return run
 
 
 def _check(given: Mapping[str, Any], **required: str) -> None:

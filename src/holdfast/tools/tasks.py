@@ -25,9 +25,9 @@ MOST_LISTED = 200
 Id = Annotated[str, "the task's id"]
 JobId = Annotated[str, "the id that cron_list shows"]
 _OUTCOMES = {
-    "done": "done; what waited for it can go on",
+    "done": "done; tasks that waited for it can start",
     "released": "given back",
-    "cancelled": "cancelled; what waits for it is blocked",
+    "cancelled": "cancelled; tasks that wait for it are blocked",
     "retry": "open again",
 }
 Status = Literal["ready", "running", "waiting", "later", "blocked", "done", "failed", "cancelled"]
@@ -35,14 +35,14 @@ Status = Literal["ready", "running", "waiting", "later", "blocked", "done", "fai
 
 def task_create(
     call: Call,
-    title: Annotated[str, "what is to be done, in a few words"] = "",
-    instructions: Annotated[str, "all that a worker has to know: context, files, what to report"] = "",
+    title: Annotated[str, "what to do, in a few words"] = "",
+    instructions: Annotated[str, "everything a worker needs: context, files, what to report"] = "",
     after: Annotated[list[str] | None, "ids of tasks that must be done first"] = None,
-    tags: Annotated[list[str] | None, "what kind of work it is; workers can ask for a kind"] = None,
+    tags: Annotated[list[str] | None, "kinds of work; workers can ask for a kind"] = None,
     priority: Annotated[int, "1 to 10; more is sooner"] = USUAL_PRIORITY,
-    lease: Annotated[float, "seconds after which a silent worker loses it"] = USUAL_LEASE,
-    attempts: Annotated[int, "how often it is tried"] = USUAL_ATTEMPTS,
-    pause: Annotated[float, "seconds before it is tried again after a failure; doubles each time"] = USUAL_PAUSE,
+    lease: Annotated[float, "seconds after which a silent worker loses the task"] = USUAL_LEASE,
+    attempts: Annotated[int, "how many times to try it"] = USUAL_ATTEMPTS,
+    pause: Annotated[float, "seconds before a retry after a failure; doubles each time"] = USUAL_PAUSE,
     tasks: Annotated[
         list[New] | None, "instead of all these, several tasks, all or none; after may be the name of another of them"
     ] = None,
@@ -64,10 +64,10 @@ def task_create(
 
 def task_claim(
     call: Call,
-    worker: Annotated[str, "your name, which no other worker has"],
+    worker: Annotated[str, "your name, unique among workers"],
     tags: Annotated[list[str] | None, "only tasks with one of these tags"] = None,
     graph: Annotated[str, "only tasks of this graph"] = "",
-    lease: Annotated[float, "seconds until you report or send a heartbeat; 0 is what the task says"] = 0.0,
+    lease: Annotated[float, "seconds until your next heartbeat or report; 0: as the task says"] = 0.0,
 ) -> dict[str, Any]:
     """Take the most important task that is ready; no other worker gets it until its lease ends.
 
@@ -90,11 +90,11 @@ def task_heartbeat(
     call: Call,
     id: Id,
     attempt: Annotated[str, "the attempt id that task_claim returned"],
-    progress: Annotated[str, "how far you are, in words"] = "",
-    percent: Annotated[float | None, "how far you are, 0 to 100"] = None,
-    lease: Annotated[float, "seconds from now on; 0 is what the task says"] = 0.0,
+    progress: Annotated[str, "progress, in words"] = "",
+    percent: Annotated[float | None, "progress, 0 to 100"] = None,
+    lease: Annotated[float, "seconds from now on; 0: as the task says"] = 0.0,
 ) -> dict[str, Any]:
-    """Keep a task that you work on: restarts its lease. Refused when another worker has it, or it was cancelled."""
+    """Keep a task that you work on: renew its lease. Refused when another worker has it, or it was cancelled."""
     task = call.runner.tasks.heartbeat(
         id, attempt, progress=progress, percent=percent, lease=lease, workspace=call.scope, op_id=call.op_id
     )
@@ -110,7 +110,7 @@ def task_report(
         "done, failed or released (given back) by its worker; cancelled or retry by who created it",
     ],
     attempt: Annotated[str, "the attempt id that task_claim returned; not for cancelled and retry"] = "",
-    result: Annotated[Any, "what came of it, for the tasks that wait for it"] = None,
+    result: Annotated[Any, "the result, for the tasks that wait for it"] = None,
     error: Annotated[str, "what went wrong, for the worker that tries it next"] = "",
 ) -> dict[str, Any]:
     """Report how a task ended. A failed task is tried again until its attempts are used up."""
@@ -129,7 +129,7 @@ def task_report(
         return reply | {"text": f"Task {id} is {_OUTCOMES[status]}."}
     if task.due is None:
         spent = amount(task.spent, "attempt")
-        text = f"Task {id} failed for good, after {spent}; what waits for it is blocked."
+        text = f"Task {id} failed for good, after {spent}; tasks that wait for it are blocked."
         return reply | {"again": "", "text": text}
     again = iso(task.due)
     return reply | {"again": again, "text": f"Task {id} failed; it can be claimed again from {again} on."}
@@ -137,7 +137,7 @@ def task_report(
 
 def task_list(
     call: Call,
-    status: Annotated[list[Status] | None, "only these; later is a retry that pauses, blocked waits in vain"] = None,
+    status: Annotated[list[Status] | None, "only these; later: to be retried, blocked: an earlier one failed"] = None,
     graph: Annotated[str, "only this graph"] = "",
     ids: Annotated[list[str] | None, "only these, with instructions, results and errors"] = None,
 ) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def task_list(
 
 
 def cron_list(call: Call) -> dict[str, Any]:
-    """List the jobs: when each one is due, where its message goes, how it went last."""
+    """List the jobs: when each one is due, where its message goes, how its last run ended."""
     jobs = call.runner.jobs
     reply: dict[str, Any] = {"jobs": [job_data(jobs, job) for job in jobs.all()]}
     return reply | ({"warnings": [*dict.fromkeys(jobs.warnings)]} if jobs.warnings else {})
@@ -163,25 +163,25 @@ def cron_list(call: Call) -> dict[str, Any]:
 def cron_add(
     call: Call,
     name: Annotated[str, "what to call it"],
-    message: Annotated[str, "what is to be said when it is due"],
+    message: Annotated[str, "what to say when it is due"],
     schedule: Annotated[str, "cron syntax, like 0 9 * * 1-5, or every N (seconds)"],
     channel: Annotated[str, "where the message goes"] = CHANNEL,
     timezone: Annotated[str, "IANA name; local is that of the machine"] = schedules.LOCAL,
-    enabled: Annotated[bool, "is it due from now on"] = True,
+    enabled: Annotated[bool, "false adds it disabled"] = True,
 ) -> dict[str, Any]:
-    """Schedule a message: it is said again and again, by the clock of a time zone."""
+    """Schedule a message that repeats, by the clock of a time zone."""
     job = call.runner.jobs.add(name, message, schedule, channel, timezone, enabled, call.op_id)
     return _job(call, job, "Job added")
 
 
 def cron_remove(call: Call, id: JobId) -> dict[str, Any]:
-    """Remove a job. What it did so far stays in the log."""
+    """Remove a job. Its past runs stay in the log."""
     job = call.runner.jobs.remove(id, call.op_id)
     return {"id": job.id, "name": job.name, "text": f'Job removed: {job.id} "{job.name}"'}
 
 
 def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
-    """Enable a job, or stop it for a while. Slots that pass while it is stopped are not made up for."""
+    """Enable or disable a job. Slots that pass while it is disabled are not run later."""
     job = call.runner.jobs.set_enabled(id, enabled, call.op_id)
     return _job(call, job, "Job enabled" if enabled else "Job disabled")
 
@@ -257,11 +257,11 @@ def _claimed(claim: Claim) -> dict[str, Any]:
         f"Task {task.id}: {task.title}",
         f"Attempt {attempt.id}, number {attempt.number} of {task.most}; yours until {attempt.until}.",
         *([f"\n{task.instructions}"] if task.instructions else []),
-        *(["\nWhat the tasks before it came to:"] if before else []),
+        *(["\nResults of the tasks before it:"] if before else []),
         *(f'- {one["id"]} "{one["title"]}": {result}' for one, result in zip(before, results, strict=True)),
         *(["\nEarlier attempts:"] if earlier else []),
         *(f"- {one.id} by {one.worker}: {_how(one)}" for one in earlier),
-        f"\nHold on to it: task_heartbeat(id={task.id!r}, attempt={attempt.id!r}, progress=…)",
+        f"\nTo keep it: task_heartbeat(id={task.id!r}, attempt={attempt.id!r}, progress=…)",
         f"When it is done: task_report(id={task.id!r}, attempt={attempt.id!r}, status='done', result=…)",
         "Otherwise status='failed' with error=…, or 'released' to give it back.",
     ]

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.names import close_to
-from holdfast.tools import everyday, knowledge, sessions, tasks, workspaces
+from holdfast.tools import everyday, sessions, tasks, workspaces
 from holdfast.tools.calling import Call, Context, Registry, Reply, Runner, Tool, read_context
 
 CORE = (
@@ -26,7 +26,7 @@ _NOT_RUN = "Not run: an earlier call failed."
 _MOST_CALLS = 50
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgentTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: str
     tools: list[str] | None = None
 
@@ -42,7 +42,7 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def registry() -> Registry:
     """Return the registry of all tools."""
     made = Registry()
-    for module in (workspaces, knowledge, sessions, tasks, everyday):
+    for module in (workspaces, sessions, tasks, everyday):
         module.register(made)
     listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in made.agents().items())
     getTools.__doc__ = f"Describe other tools, by agent: {listed}."
@@ -63,7 +63,7 @@ def toolset(made: Registry, names: str) -> list[Tool]:
 
 
 def getTools(
-    call: Call, request: Annotated[list[Wanted], "agents, each with the tools wanted; default: all"]
+    call: Call, request: Annotated[list[AgentTools], "agents, each with the tools wanted; default: all"]
 ) -> dict[str, Any]:
     found, unknown = [], []
     agents = call.runner.registry.agents()
