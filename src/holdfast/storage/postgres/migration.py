@@ -21,9 +21,9 @@ from holdfast.model import settings
 from holdfast.model.kinds import Layout
 from holdfast.model.records import version_of
 from holdfast.model.times import derived_id
-from holdfast.storage.postgres import connections, schema
+from holdfast.storage.postgres import connections, database
 from holdfast.storage.postgres.connections import Session, Statement, Waits
-from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.database import OWNER, Database
 from holdfast.storage.postgres.files import INSERT_ALL, is_log, keeping, putting
 from holdfast.storage.postgres.rows import check_path, sent
 from holdfast.storage.postgres.search import COUNT_WORDS
@@ -71,9 +71,6 @@ FROM (SELECT encode(coalesce(f.data, p.data), 'escape') AS text
     FROM holdfast.files f LEFT JOIN holdfast.pieces p ON p.tenant = f.tenant AND p.inode = f.inode AND f.log
     WHERE f.tenant = %(tenant)s AND path LIKE '%%.jsonl') AS part
 """
-_HELD = """
-SELECT id FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND id::text = ANY(%(ids)s::text[])
-"""
 _COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires, revoked, used"
 _OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
 _TOKENS = f"INSERT INTO holdfast.token ({_COLUMNS}) {_OLD_TOKENS} ON CONFLICT DO NOTHING"
@@ -109,14 +106,14 @@ def opened(dsn: str) -> Iterator[Migration]:
     """Connect with the owner's rights; one program at a time migrates a database."""
     address = connections.parse_address(dsn)
     with contextlib.closing(connections.connect(address)) as session, connections.reported("The migration", _WAITS):
-        version = schema.installed(session)
-        if version > schema.VERSION:
-            raise schema.other(version)
+        version = database.installed(session)
+        if version > database.VERSION:
+            raise database.other(version)
         if version < _OLDEST:
             raise Unavailable(f"There is no memory to migrate in {address.shown}.", "Check the address.")
-        if schema.OWNER not in schema.roles(session):
+        if OWNER not in database.roles(session):
             fault = f'The login "{session.info.user}" may not migrate this database.'
-            raise Unavailable(fault, f"Use the login that set it up, or one that was granted {schema.OWNER}.")
+            raise Unavailable(fault, f"Use the login that set it up, or one that was granted {OWNER}.")
         if session.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone() != (True,):
             raise Busy("Another program is migrating this database.", "Wait until it has finished.")
         yield Migration(dsn, session, version)
@@ -126,14 +123,14 @@ class Migration:
     """The migration of one database."""
 
     def __init__(self, dsn: str, session: Session, version: int) -> None:
-        self.version, self.copied = version, version == schema.VERSION
+        self.version, self.copied = version, version == database.VERSION
         self.old_tables: list[str] = [name for (name,) in session.execute(_THERE, [_OLD_TABLES])]
         self._dsn, self._session = dsn, session
 
     @contextlib.contextmanager
     def _as_owner(self, *, undo: bool = False) -> Iterator[Session]:
         with connections.reported("The migration", _WAITS), self._session.transaction(force_rollback=undo):
-            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
+            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {OWNER}")
             yield self._session
 
     def survey(self) -> list[Tenant]:
@@ -159,11 +156,11 @@ class Migration:
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Copy and compare all tenants, then let programs open the database."""
         self.survey()
-        schema.set_up(self._session, over=True)
+        database.set_up(self._session, over=True)
         with self._as_owner() as session:
-            session.execute(schema.text("migration.sql"))
+            session.execute(database.text("migration.sql"))
         tenants, done = self.survey(), 0
-        total = 2 * sum(tenant.bytes for tenant in tenants)
+        total = sum(tenant.bytes for tenant in tenants)
 
         def step(size: int) -> None:
             nonlocal done
@@ -171,15 +168,13 @@ class Migration:
             if progress:
                 progress(done // 1000, total // 1000)
 
-        with contextlib.closing(Database(self._dsn, _WAITS, migrating=True)) as database:
+        with contextlib.closing(Database(self._dsn, _WAITS, migrating=True)) as rows:
             for tenant in tenants:
-                copy = _Copy(database.beside(tenant.name), tenant, step)
-                copy.make()
-                copy.verify()
+                _Copy(rows.beside(tenant.name), tenant, step).make()
         with self._as_owner() as session:
             session.execute("ANALYZE holdfast.record")
-            schema.note(session, schema.VERSION)
-        self.version = schema.VERSION
+            database.note(session, database.VERSION)
+        self.version = database.VERSION
 
     def drop_old(self, *, really: bool) -> None:
         """Drop the old tables, or only check whether that is allowed; Invalid before they are copied."""
@@ -196,7 +191,7 @@ class Migration:
 
 
 class _Copy:
-    """The copy of one tenant; `step` is called with the number of bytes that were copied or compared."""
+    """The copy of one tenant; `step` is called with the number of bytes that were copied."""
 
     def __init__(self, database: Database, tenant: Tenant, step: Callable[[int], None]) -> None:
         config = tenant.config
@@ -210,18 +205,27 @@ class _Copy:
         self._database, self._tenant, self._step = database, tenant, step
 
     def make(self) -> None:
-        """Copy all files: documents first, since log entries refer to them."""
+        """Copy all files, documents first, since log entries refer to them; Damaged when the copy differs."""
+        old = dict[str, str]()
         for batch in _batches(self._tenant.documents, lambda file: file.size):
-            self._database.write("The documents", [self._document(file) for file in batch])
+            texts = {file: b"".join(self._chunks(file)) for file in batch}
+            old |= {file.path: version_of(data) for file, data in texts.items()}
+            self._database.write("The documents", [self._document(file, data) for file, data in texts.items()])
             self._step(sum(file.size for file in batch))
-        for file in self._tenant.logs:
-            for lines in _batches(self._lines(file), len):
-                self._store.import_lines(file.path, lines)
-                self._step(sum(len(line) + 1 for line in lines))
+        new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
+        wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
+        wrong += [file.path for file in self._tenant.logs if not self._copy_log(file)]
         self._database.write("The tokens", [(_TOKENS, {}), *COUNT_WORDS])
+        if self._database.ask("The tokens", _LOST_TOKENS):
+            wrong.append("the tokens")
+        if wrong:
+            some = ", ".join(wrong[:3]) + (" …" if len(wrong) > 3 else "")
+            fault = f"Tenant {self._tenant.name}: the copy differs from the old tables in {some}."
+            raise Damaged(
+                fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
+            )
 
-    def _document(self, file: File) -> Statement:
-        data = b"".join(self._chunks(file))
+    def _document(self, file: File, data: bytes) -> Statement:
         identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
         row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
         for part in parts:
@@ -229,6 +233,30 @@ class _Copy:
         if file.path.startswith(self._kept):
             return keeping(file.path.removeprefix(self._kept), row)
         return putting(file.path, [row, *parts])
+
+    def _copy_log(self, file: File) -> bool:
+        """Copy a log and compare it; an entry whose id another entry of the log has is kept as a plain line."""
+        for lines in _batches(self._lines(file), len):
+            self._store.import_lines(file.path, lines)
+            self._step(sum(len(line) + 1 for line in lines))
+        missing, strange = self._differences(file)
+        if missing:
+            lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
+            made = [(derived_id(0, file.path.encode() + line), line) for line in lines]
+            rows = [self._store.tree.maker.damaged(file.path, *each) for each in made]
+            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
+            missing, strange = self._differences(file)
+        return not missing and not strange
+
+    def _differences(self, file: File) -> tuple[set[bytes], int]:
+        """Return the entries of a log that have no row, and how many rows have no entry."""
+        old = {entry for line in self._lines(file) for entry in _hashes(line)}
+        missing, strange = set(old), 0
+        for line in self._store.tree.scan(file.path):
+            found = old.intersection(_hashes(line.data, without_id=True))
+            missing -= found
+            strange += not found
+        return missing, strange
 
     def _chunks(self, file: File) -> Iterator[bytes]:
         position = 0
@@ -248,49 +276,6 @@ class _Copy:
             yield from lines
         if rest:
             yield rest
-
-    def verify(self) -> None:
-        """Compare the rows with the old tables; Damaged when they differ."""
-        new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
-        old = {file.path: version_of(b"".join(self._chunks(file))) for file in self._tenant.documents}
-        self._step(sum(file.size for file in self._tenant.documents))
-        wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
-        for file in self._tenant.logs:
-            missing, strange = self._differences(file)
-            if missing:
-                self._keep_lines(file, missing)
-                missing, strange = self._differences(file)
-            if missing or strange:
-                wrong.append(file.path)
-            self._step(file.size)
-        if self._database.ask("The tokens", _LOST_TOKENS):
-            wrong.append("the tokens")
-        if wrong:
-            some = ", ".join(wrong[:3]) + (" …" if len(wrong) > 3 else "")
-            fault = f"Tenant {self._tenant.name}: the copy differs from the old tables in {some}."
-            raise Damaged(
-                fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
-            )
-
-    def _differences(self, file: File) -> tuple[set[bytes], int]:
-        """Return the entries of a log that have no row, and how many rows have no entry."""
-        old = {entry for line in self._lines(file) for entry in _hashes(line)}
-        missing, strange = set(old), 0
-        for line in self._store.tree.scan(file.path):
-            found = old.intersection(_hashes(line.data, without_id=True))
-            missing -= found
-            strange += not found
-        return missing, strange
-
-    def _keep_lines(self, file: File, missing: set[bytes]) -> None:
-        """Keep entries as plain lines when another entry of the log has the same id."""
-        lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
-        ids = [str(value.get("id")) for line in lines for value in jsonl.parse(line) if isinstance(value, dict)]
-        found = self._database.ask(file.path, _HELD, path=file.path, ids=ids)
-        if len(found) == len({*ids}):
-            made = [derived_id(0, file.path.encode() + line) for line in lines]
-            rows = [self._store.tree.maker.damaged(file.path, *each) for each in zip(made, lines, strict=True)]
-            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

@@ -22,13 +22,14 @@ from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
-from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
 FILE, PAGE, LOG = "file", "page", "log"
 """The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
+LETTER = 3
+"""The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
 TOKENIZER = 2
 """The version of the rules that make words of text."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"

@@ -49,7 +49,7 @@ from holdfast.storage.postgres.rows import (
     sent,
     short,
 )
-from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
+from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher
 from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied
 from holdfast.storage.store import Appended, Applied, Event, Load, Store, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
@@ -164,8 +164,7 @@ class PgStore(Store):
         self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
-        self._vectors = Vectors(database, self._model, self._load)
-        self._searcher = Searcher(database, settings.search, self._vectors)
+        self._searcher = Searcher(database, settings.search, self._model, self._load)
         self._holder = secrets.token_hex(16)
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
@@ -201,7 +200,7 @@ class PgStore(Store):
 
     def close(self) -> None:
         self._closed.set()
-        self._vectors.close()
+        self._searcher.close()
         for path in list(self._claims):
             with contextlib.suppress(HoldfastError):
                 self.release(path)
@@ -567,10 +566,10 @@ class PgStore(Store):
         return self._related(own, where, limit)[identifier]
 
     def embed(self, progress: Progress | None = None) -> Embedded:
-        return self._vectors.embed(progress)
+        return self._searcher.embed(progress)
 
     def embedded(self) -> Embedded:
-        return self._vectors.status()
+        return self._searcher.status()
 
     # care
 
@@ -653,7 +652,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        self._vectors.fills = True  # every question sees what was committed; only vectors are made beside
+        self._searcher.fills = True  # every question sees what was committed; only vectors are made beside
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""
