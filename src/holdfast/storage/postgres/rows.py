@@ -37,9 +37,7 @@ PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
-_LAST_POSITION = 16_383
 _MOST_POSITIONS = 255
-_LAST_DIGITS = 6
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _ESCAPE = "\ue000"
 """Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
@@ -141,13 +139,12 @@ class Lexemes:
 
 
 def _bounded(made: list[str]) -> list[str]:
-    """Return as many words of a long text as a `tsvector` takes: 1 MB, 255 places each, of which the last is 16,383."""
+    """Return as many words of a long text as a `tsvector` takes: 1 MB, and 255 places of each word."""
     places, room = dict[str, list[str]](), _VECTOR_BYTES
     for one in made:
         lexeme, _, place = one.rpartition(":")
-        known = places.setdefault(lexeme, [])
-        if len(known) < _MOST_POSITIONS:
-            known.append(place if len(place) < _LAST_DIGITS else f"{min(int(place[:-1]), _LAST_POSITION)}{place[-1]}")
+        if len(known := places.setdefault(lexeme, [])) < _MOST_POSITIONS:
+            known.append(place)
     found = []
     for lexeme, each in places.items():
         room -= len(lexeme.encode()) + 8 + 2 * len(each)
