@@ -41,14 +41,7 @@ _LOCK = f"SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({_KEY})"
 _TRIES = 8
 Connection = psycopg.Connection[TupleRow]
 _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
-_MIGRATIONS = f"""
-CREATE TABLE IF NOT EXISTS holdfast.migrations (
-    version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,
-    at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-GRANT USAGE ON SCHEMA holdfast TO {WRITER}, {READER};
-GRANT SELECT ON holdfast.migrations TO {WRITER}, {READER};
-"""
+FINISHED = f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'records are rows')"
 _TABLE = """
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'holdfast' AND relname = %s
 """
@@ -104,7 +97,6 @@ SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.mig
     EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'), (SELECT count(*) FROM pg_stat_replication),
     coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
 """
-_ROUNDS = 5
 
 
 # setting up
@@ -215,17 +207,9 @@ def _set_up(connection: Connection, over: bool) -> None:
     if not version:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
     connection.execute(f"SET LOCAL ROLE {OWNER}")
-    connection.execute(_MIGRATIONS)
     connection.execute(text("schema.sql"))
-    note(connection, COPYING)
     if not over:
-        note(connection, VERSION)
-
-
-def note(connection: Connection, version: int) -> None:
-    """Record that the database has a version of the schema."""
-    name = {COPYING: "rows are being copied", VERSION: "records are rows"}[version]
-    connection.execute("INSERT INTO holdfast.migrations (version, name) VALUES (%s, %s)", [version, name])
+        connection.execute(FINISHED)
 
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
@@ -264,17 +248,6 @@ def prepare_vectors(connection: Connection) -> NoVectors | None:
             raise
         reason = f"({error.sqlstate}): {error.diag.message_primary}"
         return NoVectors(f"The extension vector cannot be used {reason}.", "See the server's log, then open it again.")
-
-
-def add_graph(connection: Connection) -> None:
-    """Index the codes of all vectors by a graph (HNSW), if the login may do that."""
-    found = connection.execute(_VECTOR).fetchone()
-    if found and OWNER in roles(connection):
-        connection.execute(f"SET ROLE {OWNER}")
-        connection.execute("SET maintenance_work_mem = '1GB'")
-        made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
-        made += " USING hnsw (code {}.bit_hamming_ops)"
-        connection.execute(sql.SQL(made).format(sql.Identifier(found[0])))
 
 
 def roles(connection: Connection) -> list[str]:
@@ -350,12 +323,16 @@ class Database:
         return self._role == READER
 
     def add_graph(self) -> None:
-        """Add the graph of vectors, if it is missing and this login may do that."""
-        with (
-            connections.reported(self.location, self.waits),
-            contextlib.closing(connections.connect(self._address)) as session,
-        ):
-            add_graph(session)
+        """Index the codes of all vectors by a graph (HNSW), if this login may do that."""
+        opened = contextlib.closing(connections.connect(self._address))
+        with connections.reported(self.location, self.waits), opened as session:
+            found = session.execute(_VECTOR).fetchone()
+            if found and OWNER in roles(session):
+                session.execute(f"SET ROLE {OWNER}")
+                session.execute("SET maintenance_work_mem = '1GB'")
+                made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
+                made += " USING hnsw (code {}.bit_hamming_ops)"
+                session.execute(sql.SQL(made).format(sql.Identifier(found[0])))
 
     # ids
 
@@ -495,8 +472,7 @@ class PgGrants:
         return [Grant(*row) for row in self._database.ask("The tokens", _TOKENS, id="")]
 
     def add(self, grant: Grant) -> None:
-        names = ("id", "name", "digest", "scope", "reads_only", "expires")
-        self._database.write("The token", [(_GRANT, {name: getattr(grant, name) for name in names})])
+        self._database.write("The token", [(_GRANT, msgspec.structs.asdict(grant) | {"tenant": self._database.tenant})])
         # the row also exists if an earlier attempt was committed and its answer was lost
         if not self._database.ask("The token", _TOKENS, id=grant.id):
             raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
@@ -545,7 +521,7 @@ def check_health(database: Database) -> DatabaseHealth:
     """Return the state of a database."""
     (row,) = database.ask("the database", _HEALTH)
     times = []
-    for _ in range(_ROUNDS):
+    for _ in range(5):
         begin = time.perf_counter()
         database.ask("the database", "SELECT 1")
         times.append(round((time.perf_counter() - begin) * 1000, 2))

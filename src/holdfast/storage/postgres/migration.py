@@ -173,7 +173,7 @@ class Migration:
                 _Copy(rows.beside(tenant.name), tenant, step).make()
         with self._as_owner() as session:
             session.execute("ANALYZE holdfast.record")
-            database.note(session, database.VERSION)
+            session.execute(database.FINISHED)
         self.version = database.VERSION
 
     def drop_old(self, *, really: bool) -> None:

@@ -95,7 +95,6 @@ _NEW = _SINCE.format(
     condition="(%(path)s = '' OR r.path = %(path)s) AND r.xact >= pg_snapshot_xmin(%(seen)s::pg_snapshot)"
     " AND NOT pg_visible_in_snapshot(r.xact, %(seen)s::pg_snapshot)"
 )
-_NOW = _SINCE.format(condition="false")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%(tenant)s || ' ' || %(path)s, 0))::text"
 _CLAIM = """
 INSERT INTO holdfast.lease AS l (tenant, name, holder, until)
@@ -648,9 +647,7 @@ class PgStore(Store):
 
     def changes_since(self, moment: _Moment | None) -> tuple[_Moment, list[Event]]:
         """Return what happened since a moment; nothing without one."""
-        if moment is None:
-            return self._since(_NOW)[0], []
-        now, rows = self._since(_NEW, "", moment.snapshot)
+        now, rows = self._since(_NEW, "", moment.snapshot) if moment else self._since(_EVERY)
         return now, [event for row in rows for event in self._events(row)]
 
     def _events(self, row: Stored) -> Iterator[Event]:
