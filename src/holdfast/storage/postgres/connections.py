@@ -84,8 +84,6 @@ class Waits(msgspec.Struct, frozen=True):
     statement_seconds: float = 60.0
     again_seconds: float = 20.0
     """How long to retry while the server is away, fails over, or rolls work back."""
-    idle_seconds: float = 120.0
-    """How long a transaction may be idle while it holds locks."""
     connections: int = 8
 
 

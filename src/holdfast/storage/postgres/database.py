@@ -65,7 +65,7 @@ SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gath
        set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
 """
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(time)s, true)"
+_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', '120s', true)"
 _AGAIN = "ON CONFLICT (tenant, id) DO NOTHING"
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
 """Every request waits for this first, and so does the check whether the server is ready."""
@@ -420,8 +420,7 @@ class Database:
         session = self._pool.take(time.monotonic() + self.waits.again_seconds)
         try:
             before = session.warnings
-            idle = [f"{self.waits.idle_seconds:g}s"]
-            self._message(session, [("BEGIN", []), self._settings(durable=True), (_IDLE, idle)])
+            self._message(session, [("BEGIN", []), self._settings(durable=True), (_IDLE, [])])
             self._local.session = session
             try:
                 yield

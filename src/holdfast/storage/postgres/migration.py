@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -58,11 +59,9 @@ SELECT path, size, (extract(epoch FROM changed) * 1000)::bigint FROM holdfast.fi
 WHERE tenant = %(tenant)s ORDER BY path
 """
 _DATA = """
-SELECT * FROM (
-    SELECT 0::bigint AS start, data FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND NOT log
-    UNION ALL SELECT start, data FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = (
-        SELECT inode FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND log)) AS part
-WHERE start >= %(start)s::bigint ORDER BY start LIMIT 200
+SELECT coalesce(f.data, p.data)
+FROM holdfast.files f LEFT JOIN holdfast.pieces p ON p.tenant = f.tenant AND p.inode = f.inode AND f.log
+WHERE f.tenant = %(tenant)s AND f.path = %(path)s AND coalesce(f.data, p.data) IS NOT NULL ORDER BY p.start
 """
 _COUNT_LINES = """
 SELECT (coalesce(sum(length(text) - length(replace(text, E'\\n', ''))), 0) + (SELECT count(*) FROM holdfast.files
@@ -139,10 +138,10 @@ class Migration:
         with self._as_owner(undo=True) as session:  # the policies exist in this transaction only
             session.execute(_SEE_ALL)
             for (name,) in session.execute(_TENANTS).fetchall():
-                given = {"tenant": name, "path": settings.FILE, "start": 0}
+                given = {"tenant": name, "path": settings.FILE}
                 files = [File(*row) for row in session.execute(_FILES, given)]
                 ((lines,),) = session.execute(_COUNT_LINES, given).fetchall()
-                text = b"".join(data for _, data in session.execute(_DATA, given))
+                text = b"".join(data for (data,) in session.execute(_DATA, given))
                 try:
                     logs = [file for file in files if is_log(check_path(file.path))]
                     config = settings.load(text.decode(), source=settings.FILE)
@@ -195,12 +194,8 @@ class _Copy:
 
     def __init__(self, database: Database, tenant: Tenant, step: Callable[[int], None]) -> None:
         config = tenant.config
-        config = msgspec.structs.replace(  # a line may be longer than the limit is today
-            config,
-            limits=msgspec.structs.replace(config.limits, line_bytes=sys.maxsize),
-            search=msgspec.structs.replace(config.search, embedder="none"),
-        )
-        self._store = PgStore(database, Layout(config.paths), config)
+        limits = msgspec.structs.replace(config.limits, line_bytes=sys.maxsize)  # a line may be longer than it is today
+        self._store = PgStore(database, Layout(config.paths), msgspec.structs.replace(config, limits=limits))
         self._kept = kept_path(config.paths.memory, "")
         self._database, self._tenant, self._step = database, tenant, step
 
@@ -208,7 +203,7 @@ class _Copy:
         """Copy all files, documents first, since log entries refer to them; Damaged when the copy differs."""
         old = dict[str, str]()
         for batch in _batches(self._tenant.documents, lambda file: file.size):
-            texts = {file: b"".join(self._chunks(file)) for file in batch}
+            texts = {file: self._data(file) for file in batch}
             old |= {file.path: version_of(data) for file, data in texts.items()}
             self._database.write("The documents", [self._document(file, data) for file, data in texts.items()])
             self._step(sum(file.size for file in batch))
@@ -258,24 +253,15 @@ class _Copy:
             strange += not found
         return missing, strange
 
-    def _chunks(self, file: File) -> Iterator[bytes]:
-        position = 0
-        while position < file.size:
-            before = position
-            for start, data in self._database.ask(file.path, _DATA, path=file.path, start=position):
-                if start == position:
-                    position += len(data)
-                    yield bytes(data)
-            if position == before:
-                raise Damaged(f"{file.path}: bytes are missing at offset {position}.", "Restore it from a backup.")
+    def _data(self, file: File) -> bytes:
+        data = b"".join(part for (part,) in self._database.ask(file.path, _DATA, path=file.path))
+        if len(data) != file.size:
+            fault = f"{file.path}: {file.size - len(data):,} of {file.size:,} bytes are missing."
+            raise Damaged(fault, "Restore it from a backup.")
+        return data
 
     def _lines(self, file: File) -> Iterator[bytes]:
-        rest = b""
-        for chunk in self._chunks(file):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
-        if rest:
-            yield rest
+        return (line.removesuffix(b"\n") for line in io.BytesIO(self._data(file)))
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
