@@ -400,9 +400,6 @@ class FileStore(Store):
         found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
         return [record for record, _ in found or ()]
 
-    def passes(self, where: Filter) -> bool:
-        return bool(self._newest(where, 1))
-
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         def work() -> list[Tied]:
             self._sync.ensure_current(where, searching=True)

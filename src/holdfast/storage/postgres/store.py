@@ -540,9 +540,6 @@ class PgStore(Store):
         del path
         return [record for record, _ in self._best(terms, where, limit)]
 
-    def passes(self, where: Filter) -> bool:
-        return bool(self.query(where, 1)[1])
-
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         self._need_words()
         own: dict[str, list[Record]] = {identifier: []}
