@@ -82,17 +82,6 @@ def sql(name: str) -> str:
     return {title: statement.strip() for title, _, statement in parts}[name]
 
 
-class Rarity(NamedTuple):
-    """How rare the words of a question are."""
-
-    records: list[int]
-    """Our own, and those of other programs."""
-    lengths: list[int]
-    held: dict[str, int]
-    """In how many records a lexeme, or a phrase of lexemes, occurs."""
-    uncounted: int
-
-
 class Question(NamedTuple):
     """The words to rank by: phrases first, then single words."""
 
@@ -182,53 +171,50 @@ class Searcher:
         near, parts, first = Near(), list[Matches](), 0
         flags = list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
         model = self._model.get() if query and query.associate else None
-        rarity, found = self._rarity(terms, flags, [_missing(model, model.at_once + 1)] if model else [])
+        also = [_missing(model, model.at_once + 1)] if model else []
+        questions, uncounted, found = self._questions(terms, flags, also)
         ready = model is not None and self._catch_up(model, found[0])
-        for foreign in flags:
-            question, meaning = self._question(terms, rarity, foreign), None
-            if model and query and ready:
-                meaning = self._meaning(model, query, question.pool)
+        for question in questions:
+            meaning = self._meaning(model, query, question.pool) if model and query and ready else None
             parts.append(self._candidates(terms, question, where, most, meaning, beside=query is not None, first=first))
             first += len(parts[-1].rows)
             near = Near({**near.values, **parts[-1].near}, meaning["near"]) if meaning else near
-        if rarity.uncounted > _COUNT_AT and not self._database.reads_only:
+        if uncounted > _COUNT_AT and not self._database.reads_only:
             self._start("words", lambda: self._database.write("The words", COUNT_WORDS, durable=False))
         return parts, near
 
-    def _rarity(
-        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement]
-    ) -> tuple[Rarity, list[list[TupleRow]]]:
-        """Return how rare the words of a question are, and the rows of other statements, in one message."""
+    def _questions(
+        self, terms: Terms, flags: Sequence[bool], also: Sequence[Statement]
+    ) -> tuple[list[Question], int, list[list[TupleRow]]]:
+        """Ask in one message, also with other statements, how rare words are among our own records and among others.
+
+        Return the words that distinguish records, how many rows are not counted yet, and the rows of all statements.
+        """
         runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
-        single, phrases = dict[str, str](), dict[str, str]()
-        for prefix in map(self.lexemes.prefix, foreign):
+        single, phrases, questions = dict[str, str](), dict[str, str](), list[Question]()
+        for prefix in map(self.lexemes.prefix, flags):
             single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
             phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
-        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
+        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         statement = planned(asked, {**values, "most": self._settings.common_records + 1})
-        *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(
-            "The search", [*also, *statement]
-        )
-        counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
-        return Rarity(records, lengths, counts, uncounted), found
+        found = self._database.send("The search", [*also, *statement])
+        ((records, lengths, held, many, uncounted),) = found[-1]
+        counts: dict[str, int] = dict(zip([*single, *phrases], [*held, *many], strict=True))
+        for foreign in flags:
 
-    def _question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
-        """Return the words of a question that distinguish records."""
-        prefix = self.lexemes.prefix(foreign)
+            def count(run: Run, most: int, prefix: str = self.lexemes.prefix(foreign)) -> int:
+                held = counts.get(prefix + " ".join(_stemmed(run)), 0)
+                return held if most < 0 else min(held, most)
 
-        def count(run: Run, most: int) -> int:
-            held = rarity.held.get(prefix + " ".join(_stemmed(run)), 0)
-            return held if most < 0 else min(held, most)
-
-        wanted = words.telling(terms, self._settings, count)
-        runs = (*wanted.phrases, *wanted.words)
-        records = max(1, rarity.records[foreign])
-        pool = Pool(
-            foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=records,
-            length=max(1.0, rarity.lengths[foreign] / records),
-        )  # fmt: skip
-        return Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases))
+            wanted = words.telling(terms, self._settings, count)
+            runs, total = [*wanted.phrases, *wanted.words], max(1, records[foreign])
+            pool = Pool(
+                foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=total,
+                length=max(1.0, lengths[foreign] / total),
+            )  # fmt: skip
+            questions.append(Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases)))
+        return questions, uncounted, found
 
     def _candidates(
         self, terms: Terms, question: Question, where: Filter, most: int, meaning: dict[str, Any] | None, *,
