@@ -153,8 +153,7 @@ class Migration:
         return found
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Copy and compare all tenants, then let programs open the database."""
-        self.survey()
+        """Copy and compare all tenants, which `survey` has found, then let programs open the database."""
         database.set_up(self._session, over=True)
         with self._as_owner() as session:
             session.execute(database.text("migration.sql"))
