@@ -3,6 +3,9 @@
 Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
 whose answer was lost, is sent again without harm, for a bounded time.
 
+One program at a time sets up a database, and never over the tables of a newer one. The tables and functions are in
+`schema.sql`; those for vectors, which need pgvector, are in `vectors.sql`.
+
 Access tokens are looked up as the tenant that they name. An unknown tenant and an unknown token look the same: no row.
 """
 
