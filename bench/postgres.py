@@ -82,6 +82,7 @@ def trips(run: Run, address: str) -> None:
     set_up(address)
     with holdfast.open(address) as memory:
         assert isinstance(memory.store, PgStore)
+        database = memory.store._database
         calls: dict[str, Callable[[], object]] = {
             "put of a fact": lambda: memory.put("fact", TEXT, fields={"key": mint()}),
             "put of a note": lambda: memory.put("note", TEXT, title=mint()),
@@ -91,9 +92,9 @@ def trips(run: Run, address: str) -> None:
         for what, call in calls.items():
             call()
             time.sleep(1.1)  # a write asks once a second for the server's clock; that is a part of its message
-            before = memory.store.trips
+            before = database.trips
             call()
-            run.add(f"round trips of one {what}", memory.store.trips - before, "", 2 if what == "recall" else 1)
+            run.add(f"round trips of one {what}", database.trips - before, "", 2 if what == "recall" else 1)
 
 
 def writes(run: Run, server: pgserver.Server, name: str) -> None:

@@ -23,7 +23,7 @@ from holdfast.memories.lint import lint
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Query
 from holdfast.roots import make_root
-from holdfast.storage.postgres.schema import READER
+from holdfast.storage.postgres.database import READER
 from killing import kills
 from terminal import on_terminal
 

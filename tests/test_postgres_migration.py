@@ -28,7 +28,7 @@ from holdfast.model.queries import Query
 from holdfast.model.records import version_of
 from holdfast.model.times import from_ns, mint_many
 from holdfast.roots import make_root, set_up
-from holdfast.storage.postgres import migration, schema
+from holdfast.storage.postgres import database, migration
 from holdfast.storage.postgres.rows import Row
 from holdfast.storage.tree import ABSENT
 from teamserver import serving
@@ -257,7 +257,7 @@ def test_without_yes_it_is_shown_and_nothing_is_changed(filled: Old, folder: str
 
 def test_everything_is_copied_and_means_the_same(filled: Old, folder: str) -> None:
     migrate(filled.address, "--yes")
-    assert filled.version() == schema.VERSION
+    assert filled.version() == database.VERSION
     files = files_of(folder)
     with holdfast.open(filled.at("red"), writer="me") as memory, holdfast.open(folder, writer="me") as source:
         for path, data in files.items():
@@ -427,7 +427,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(old: Old, folder: str) ->
             assert "holdfast migrate store ADDRESS" in caught.value.next_step
     assert killed >= 4
     migrate(old.address, "--yes")
-    assert old.version() == schema.VERSION
+    assert old.version() == database.VERSION
     assert old.rows() == plain_copy(old, folder)
 
 
@@ -451,8 +451,8 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(folder: str) -> None:
                 )
                 assert json.loads(told)["error"].endswith(again)
         assert killed >= 2
-        migrate(old.address) if old.version() == schema.VERSION else migrate(old.address, "--yes")
-        assert old.version() == schema.VERSION
+        migrate(old.address) if old.version() == database.VERSION else migrate(old.address, "--yes")
+        assert old.version() == database.VERSION
         assert old.rows() == wanted
 
 
@@ -469,11 +469,11 @@ def test_two_at_once_are_one(filled: Old) -> None:
 
 
 def test_a_copy_that_differs_is_not_opened(filled: Old) -> None:
-    with migration.opened(filled.address) as database:
-        database.survey()
+    with migration.opened(filled.address) as old_tables:
+        old_tables.survey()
     stray = "resources/workspaces/default/stray.md"
     with psycopg.connect(make_conninfo(filled.server.dsn, dbname=filled.name), autocommit=True) as connection:
-        schema.set_up(connection, over=True)
+        database.set_up(connection, over=True)
         for path, key in ((stray, ""), (HISTORY, None)):
             row = Row("red", mint_many("", 1)[0], path=path, key=key, live=True, text="It was never in the old tables.")
             names = ", ".join(Row.__struct_fields__)
@@ -482,7 +482,7 @@ def test_a_copy_that_differs_is_not_opened(filled: Old) -> None:
     error = refused(filled.address, "--yes")
     assert stray in error
     assert HISTORY in error
-    assert filled.version() == schema.COPYING
+    assert filled.version() == database.COPYING
     with pytest.raises(Unavailable):
         holdfast.open(filled.at("red"))
 
@@ -509,8 +509,8 @@ def test_what_cannot_be_copied_is_told_before_anything_changes(filled: Old, path
 
 def test_bytes_that_are_missing_are_an_error_and_nothing_is_opened(filled: Old) -> None:
     filled.server.run("DELETE FROM holdfast.pieces WHERE start > 0 AND tenant = 'red'", filled.name)
-    assert "bytes are missing at offset" in refused(filled.address, "--yes")
-    assert filled.version() == schema.COPYING
+    assert "bytes are missing" in refused(filled.address, "--yes")
+    assert filled.version() == database.COPYING
 
 
 @pytest.mark.parametrize("rights", ["", "holdfast_reader", "holdfast_writer"])
@@ -534,7 +534,7 @@ def test_an_owner_without_other_rights_migrates(filled: Old) -> None:
     )
     try:
         assert migrate(filled.server.at(filled.name, user=login, password="pw"), "--yes")["done"]
-        assert filled.version() == schema.VERSION
+        assert filled.version() == database.VERSION
     finally:
         filled.server.run(f"DROP OWNED BY {login}; DROP ROLE {login}", filled.name)
 
@@ -553,7 +553,7 @@ def test_a_new_database_has_nothing_to_migrate(server: pgserver.Server) -> None:
         set_up(server.at(name))
         assert migrate(server.at(name), "--yes") == {
             "done": False,
-            "schema": schema.VERSION,
+            "schema": database.VERSION,
             "old_tables": 0,
             "tenants": [],
         }
@@ -561,6 +561,6 @@ def test_a_new_database_has_nothing_to_migrate(server: pgserver.Server) -> None:
 
 def test_errors_of_the_migration_are_ours(filled: Old) -> None:
     """A failing statement is reported as an error of Holdfast."""
-    with pytest.raises(HoldfastError), migration.opened(filled.address) as database:
+    with pytest.raises(HoldfastError), migration.opened(filled.address) as old_tables:
         filled.server.run("DROP TABLE holdfast.tokens CASCADE", filled.name)
-        database.survey()
+        old_tables.survey()

@@ -31,10 +31,9 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.owner.backup import restore
 from holdfast.recall import embedders
 from holdfast.roots import make_root, open_folder, open_tree
-from holdfast.storage.postgres import connections, schema
+from holdfast.storage.postgres import connections, database
 from holdfast.storage.postgres.connections import Statement
-from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.schema import COPYING, OWNER, READER, VERSION, WRITER
+from holdfast.storage.postgres.database import COPYING, OWNER, READER, VERSION, WRITER, Database
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT, RootGone
 from test_postgres_faults import between
@@ -325,8 +324,8 @@ def test_a_set_up_that_fails_changes_nothing(
     server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        text = schema.text
-        patched.setattr(schema, "text", lambda name: text(name) + b"; SELECT 1/0")
+        text = database.text
+        patched.setattr(database, "text", lambda name: text(name) + b"; SELECT 1/0")
         assert "nothing was changed" in refused(server.at(empty)).message
     assert server.run("SELECT to_regnamespace('holdfast')::text", empty) == [(None,)]
     Database(server.at(empty)).close()

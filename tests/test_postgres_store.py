@@ -92,11 +92,12 @@ def test_the_clock_of_a_program_may_be_a_year_off(address: str, first: int) -> N
         assert memory.verify().sound
 
 
-def test_a_fact_from_elsewhere_with_a_later_id_is_replaced_by_a_new_one(address: str) -> None:
+@pytest.mark.parametrize("op_id", ["", "once"])
+def test_a_fact_from_elsewhere_with_a_later_id_is_replaced_by_a_new_one(address: str, op_id: str) -> None:
     later = times.derived_id(times.now_ms() + 365 * 86_400_000, b"later")
     with holdfast.open(address) as memory:
         memory.store.import_entries(FACTS, [{"id": later, "key": "k", "value": "from a clock ahead"}])
-        written = memory.put("fact", "now", fields={"key": "k"})
+        written = memory.put("fact", "now", fields={"key": "k"}, op_id=op_id)
         assert written.id > later
         assert [record.text for record in memory.store.by_key(FACTS, "k")] == ["now"]
         memory.hide(written.id)

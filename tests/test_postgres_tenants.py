@@ -21,9 +21,8 @@ from holdfast.model.queries import Query, parse
 from holdfast.model.records import Record
 from holdfast.model.times import derived_id
 from holdfast.storage.postgres.connections import Waits
-from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.database import OWNER, READER, WRITER, Database
 from holdfast.storage.postgres.files import PgTree
-from holdfast.storage.postgres.schema import OWNER, READER, WRITER
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.results import Filter
 from holdfast.storage.store import ANY, Made, Store

@@ -29,7 +29,7 @@ from holdfast.storage.tree import ABSENT, Folder, Tree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.database import Database, Health
+    from holdfast.storage.postgres.database import Database, DatabaseHealth
 
 MOST_SETTINGS = 1 << 20
 _ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -154,7 +154,7 @@ def without_clear_passwords(address: str) -> str:
     return connections.without_clear_passwords(address)
 
 
-def health_of(address: str) -> Health:
+def health_of(address: str) -> DatabaseHealth:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
         from holdfast.storage.postgres.database import check_health

@@ -27,7 +27,7 @@ from holdfast.roots import health_of, ignored, is_address, open_folder, settings
 from holdfast.storage.tree import ABSENT
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.database import Health
+    from holdfast.storage.postgres.database import DatabaseHealth
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
@@ -107,7 +107,7 @@ def _failed(name: str, error: HoldfastError) -> Check:
     return Check(name, "fail", error.message, error.next_step)
 
 
-def _database(found: Health) -> Iterator[Check]:
+def _database(found: DatabaseHealth) -> Iterator[Check]:
     login = f"tenant {found.tenant}, login {found.login} as {found.role}"
     what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
     yield Check("database", "ok", what)

@@ -18,7 +18,7 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -30,7 +30,6 @@ from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
-from holdfast.storage.postgres import schema
 from holdfast.storage.tree import RootGone
 
 SCHEMES = ("postgresql://", "postgres://")
@@ -85,8 +84,6 @@ class Waits(msgspec.Struct, frozen=True):
     statement_seconds: float = 60.0
     again_seconds: float = 20.0
     """How long to retry while the server is away, fails over, or rolls work back."""
-    idle_seconds: float = 120.0
-    """How long a transaction may be idle while it holds locks."""
     connections: int = 8
 
 
@@ -322,12 +319,16 @@ def connect(address: Address, deadline: float = 0.0) -> Session:
         time.sleep(_PAUSE)
 
 
-class Pool:
-    """The open connections of this program. The one that was used last is used next, and idle ones are closed."""
+class ConnectionPool:
+    """The open connections of this program. The one that was used last is used next, and idle ones are closed.
 
-    def __init__(self, address: Address, most: int) -> None:
+    `check` is called with every new connection.
+    """
+
+    def __init__(self, address: Address, most: int, check: Callable[[Session], None]) -> None:
         self._address = address
         self._most = most
+        self._check = check
         self._free: deque[Session] = deque()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         """As many entries as connections may be lent now; unlike a semaphore it takes next to no time."""
@@ -351,7 +352,7 @@ class Pool:
                 raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
             session = connect(self._address, deadline)
             with contextlib.suppress(psycopg.Error):  # the caller gets the same error, and handles it
-                schema.check(session)
+                self._check(session)
             return session
         except BaseException:
             if session:

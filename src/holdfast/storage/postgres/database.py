@@ -3,6 +3,9 @@
 Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
 whose answer was lost, is sent again without harm, for a bounded time.
 
+One program at a time sets up a database, and never over the tables of a newer one. The tables and functions are in
+`schema.sql`; those for vectors, which need pgvector, are in `vectors.sql`.
+
 Access tokens are looked up as the tenant that they name. An unknown tenant and an unknown token look the same: no row.
 """
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.resources
 import random
 import threading
 import time
@@ -19,14 +23,35 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import errors as pg
+from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import AlreadyExists, Unavailable
+from holdfast.errors import AlreadyExists, Busy, HoldfastError, Unavailable
 from holdfast.model.grants import Grant
 from holdfast.model.times import mint_many, now_ms
-from holdfast.storage.postgres import connections, schema
+from holdfast.recall.embedders import NoVectors
+from holdfast.storage.postgres import connections
 from holdfast.storage.postgres.connections import Insert, Session, Statement, Unprepared, Waits
+from holdfast.storage.tree import RootGone
 
+OWNER, WRITER, READER = ROLES = ("holdfast_owner", "holdfast_writer", "holdfast_reader")
+VERSION = 12
+COPYING = 11
+"""The schema of a database whose rows are being copied from the tables of schema 10 and older."""
+OLDEST_SERVER = 16
+_KEY = 7_406_297_183_640_291_011
+_LOCK = f"SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({_KEY})"
+_TRIES = 8
+Connection = psycopg.Connection[TupleRow]
+_CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+FINISHED = f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'records are rows')"
+_TABLE = """
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'holdfast' AND relname = %s
+"""
+"""Is there a table? to_regclass would need rights."""
+_VECTOR = """
+SELECT n.nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'
+"""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _CLOCK_SECONDS = 1.0
 """How often the server is asked for its time, as a part of another message."""
@@ -43,7 +68,7 @@ SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gath
        set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
 """
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(time)s, true)"
+_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', '120s', true)"
 _AGAIN = "ON CONFLICT (tenant, id) DO NOTHING"
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
 """Every request waits for this first, and so does the check whether the server is ready."""
@@ -75,7 +100,173 @@ SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.mig
     EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'), (SELECT count(*) FROM pg_stat_replication),
     coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
 """
-_ROUNDS = 5
+
+
+# setting up
+
+
+def text(name: str) -> bytes:
+    """Return a file of SQL."""
+    return importlib.resources.files(__package__).joinpath(name).read_bytes()
+
+
+def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, str]:
+    """Set up the database if it is empty; return the role to work with, and `synchronous_commit` for durable writes."""
+    major = connection.info.server_version // 10_000
+    if major < OLDEST_SERVER:
+        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
+    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
+    encoding, commit = row or ("", "")
+    if encoding != "UTF8":
+        step = "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that."
+        raise Unavailable(f"The encoding of the database is {encoding}.", step)
+    version = installed(connection)
+    if not version:
+        set_up(connection)
+    elif version != VERSION and not (migrating and version < VERSION):
+        raise other(version)
+    mine = {*roles(connection)} - {OWNER}
+    if not mine:
+        raise _not_granted(connection)
+    return WRITER if WRITER in mine else READER, "on" if commit == "off" else commit
+
+
+def check(connection: Connection) -> None:
+    """Check that an open database still has the schema that this program knows."""
+    version = installed(connection)
+    if not version:
+        raise RootGone("The database is no longer set up.", "Open it again and check it.")
+    if version > VERSION:
+        raise other(version)
+
+
+def other(version: int) -> HoldfastError:
+    """Return why a database with this schema cannot be opened."""
+    if version > VERSION:
+        fault = f"The database has schema {version}, this program knows {VERSION}; nothing was changed."
+        return Unavailable(fault, "Upgrade Holdfast.")
+    if version == COPYING:
+        step = "Run: holdfast migrate store ADDRESS --yes"
+        return Unavailable("The migration of the database has not finished.", step)
+    return Unavailable(
+        f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
+        "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
+    )
+
+
+def installed(connection: Connection) -> int:
+    """Return the version of the schema, 0 when there is none."""
+    if not connection.execute(_TABLE, ["migrations"]).fetchone():
+        return 0
+    mine = roles(connection)
+    if not mine:
+        raise _not_granted(connection)
+    with connection.transaction(force_rollback=True):  # otherwise the role would stay, inside a longer transaction
+        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(mine[0])))
+        row = connection.execute("SELECT coalesce(max(version), 0) FROM holdfast.migrations").fetchone()
+    return int(row[0]) if row else 0
+
+
+def set_up(connection: Connection, *, over: bool = False) -> None:
+    """Create the tables; with `over`, beside those of an earlier version, whose rows are copied afterwards.
+
+    It is tried again when another database of the server creates the same roles meanwhile.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with connection.transaction():
+                _set_up(connection, over)
+            return
+        except pg.LockNotAvailable:
+            raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
+        except pg.InsufficientPrivilege:
+            user = connection.info.user
+            raise Unavailable(
+                f'The database is not set up for this version, and the login "{user}" may not do that.',
+                "Open it once with a login that may create roles and schemas in this database, or was granted "
+                f'{OWNER}; then GRANT {WRITER} TO "{user}";',
+            ) from None
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            if attempt == _TRIES or not isinstance(error, _CONCURRENT):
+                reason = f"({error.sqlstate}): {error.diag.message_primary}"
+                fault = f"The database could not be set up {reason}; nothing was changed."
+                raise Unavailable(fault, "See the server's log, then open it again.") from None
+            time.sleep(0.05 * attempt)
+
+
+def _set_up(connection: Connection, over: bool) -> None:
+    connection.execute(_LOCK)
+    version = installed(connection)
+    if version >= COPYING or (version and not over):
+        return  # another program did it meanwhile
+    known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
+    for role in ROLES:
+        if (role,) not in known:
+            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+    for role in set(ROLES) - set(roles(connection)):
+        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
+    if not version:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
+    connection.execute(f"SET LOCAL ROLE {OWNER}")
+    connection.execute(text("schema.sql"))
+    if not over:
+        connection.execute(FINISHED)
+
+
+def prepare_vectors(connection: Connection) -> NoVectors | None:
+    """Create the table of vectors, if it is missing; return the reason where that is impossible."""
+    there = f"{_TABLE} AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'vector')"
+    if connection.execute(there, ["embedding"]).fetchone():
+        return None
+    major = connection.info.server_version // 10_000
+    step = "Have the database's administrator run: CREATE EXTENSION vector;"
+    try:
+        with connection.transaction():
+            connection.execute(_LOCK)
+            if connection.execute(there, ["embedding"]).fetchone():
+                return None  # another program did it meanwhile
+            if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
+                return NoVectors(
+                    "The server does not have the extension vector.",
+                    f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the"
+                    f" memory again; if that does not suffice: {step}",
+                )
+            if not connection.execute(_VECTOR).fetchone():
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            place, version = connection.execute(_VECTOR).fetchone() or ("", "")
+            step = f"Open the database once with a login that was granted {OWNER}."
+            connection.execute(f"SET LOCAL ROLE {OWNER}")
+            connection.execute(text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
+        return None
+    except pg.InsufficientPrivilege:
+        fault = f'Vectors cannot be compared here yet, and the login "{connection.info.user}" may not set that up.'
+        return NoVectors(fault, step)
+    except pg.UndefinedObject:
+        step = "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;"
+        return NoVectors(f"The extension vector is {version} here, which is too old.", step)
+    except psycopg.Error as error:
+        if connection.closed:
+            raise
+        reason = f"({error.sqlstate}): {error.diag.message_primary}"
+        return NoVectors(f"The extension vector cannot be used {reason}.", "See the server's log, then open it again.")
+
+
+def roles(connection: Connection) -> list[str]:
+    """Return which of our roles this login may set, the most powerful first."""
+    rows = connection.execute(
+        "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]
+    ).fetchall()
+    return sorted((row[0] for row in rows), key=ROLES.index)
+
+
+def _not_granted(connection: Connection) -> HoldfastError:
+    user = connection.info.user
+    return Unavailable(
+        f'The login "{user}" may not use this memory.',
+        f'Have the database\'s administrator run: GRANT {WRITER} TO "{user}"; (or {READER}, to read only)',
+    )
 
 
 class Database:
@@ -89,9 +280,9 @@ class Database:
         self.tenant = self._address.tenant
         self.scope = ""
         with connections.reported(self.location, self.waits), connections.connect(self._address) as first:
-            self._role, self._commit = schema.prepare(first, migrating=migrating)
-            self.no_vectors = schema.prepare_vectors(first)
-        self._pool = connections.Pool(self._address, self.waits.connections)
+            self._role, self._commit = prepare(first, migrating=migrating)
+            self.no_vectors = prepare_vectors(first)
+        self._pool = connections.ConnectionPool(self._address, self.waits.connections, check)
         self._local = threading.local()
         self._clock_until = 0.0
         self._owns_pool = True
@@ -132,15 +323,19 @@ class Database:
     @property
     def reads_only(self) -> bool:
         """Return whether this login has no rights to write."""
-        return self._role == schema.READER
+        return self._role == READER
 
     def add_graph(self) -> None:
-        """Add the graph of vectors, if it is missing and this login may do that."""
-        with (
-            connections.reported(self.location, self.waits),
-            contextlib.closing(connections.connect(self._address)) as session,
-        ):
-            schema.add_graph(session)
+        """Index the codes of all vectors by a graph (HNSW), if this login may do that."""
+        opened = contextlib.closing(connections.connect(self._address))
+        with connections.reported(self.location, self.waits), opened as session:
+            found = session.execute(_VECTOR).fetchone()
+            if found and OWNER in roles(session):
+                session.execute(f"SET ROLE {OWNER}")
+                session.execute("SET maintenance_work_mem = '1GB'")
+                made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
+                made += " USING hnsw (code {}.bit_hamming_ops)"
+                session.execute(sql.SQL(made).format(sql.Identifier(found[0])))
 
     # ids
 
@@ -228,8 +423,7 @@ class Database:
         session = self._pool.take(time.monotonic() + self.waits.again_seconds)
         try:
             before = session.warnings
-            idle = [f"{self.waits.idle_seconds:g}s"]
-            self._message(session, [("BEGIN", []), self._settings(durable=True), (_IDLE, idle)])
+            self._message(session, [("BEGIN", []), self._settings(durable=True), (_IDLE, [])])
             self._local.session = session
             try:
                 yield
@@ -280,8 +474,7 @@ class PgGrants:
         return [Grant(*row) for row in self._database.ask("The tokens", _TOKENS, id="")]
 
     def add(self, grant: Grant) -> None:
-        names = ("id", "name", "digest", "scope", "reads_only", "expires")
-        self._database.write("The token", [(_GRANT, {name: getattr(grant, name) for name in names})])
+        self._database.write("The token", [(_GRANT, msgspec.structs.asdict(grant) | {"tenant": self._database.tenant})])
         # the row also exists if an earlier attempt was committed and its answer was lost
         if not self._database.ask("The token", _TOKENS, id=grant.id):
             raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
@@ -295,8 +488,8 @@ class PgGrants:
     def check(self) -> None:
         """Raise the reason why the database cannot be used."""
         ((version,),) = self._database.ask("The store", "SELECT max(version) FROM holdfast.migrations")
-        if version != schema.VERSION:
-            raise schema.other(version)
+        if version != VERSION:
+            raise other(version)
 
     def close(self) -> None:
         self._database.close()
@@ -305,7 +498,7 @@ class PgGrants:
 # health
 
 
-class Health(msgspec.Struct, frozen=True):
+class DatabaseHealth(msgspec.Struct, frozen=True):
     location: str
     """The address without a password."""
     tenant: str
@@ -326,12 +519,12 @@ class Health(msgspec.Struct, frozen=True):
     """How far a standby is behind."""
 
 
-def check_health(database: Database) -> Health:
+def check_health(database: Database) -> DatabaseHealth:
     """Return the state of a database."""
     (row,) = database.ask("the database", _HEALTH)
     times = []
-    for _ in range(_ROUNDS):
+    for _ in range(5):
         begin = time.perf_counter()
         database.ask("the database", "SELECT 1")
         times.append(round((time.perf_counter() - begin) * 1000, 2))
-    return Health(database.location, database.tenant, min(times), *row)
+    return DatabaseHealth(database.location, database.tenant, min(times), *row)

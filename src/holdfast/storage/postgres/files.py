@@ -7,7 +7,9 @@ write replaced are found below `writes/kept/`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -77,10 +79,6 @@ WITH RECURSIVE place AS (
 SELECT DISTINCT place.name FROM place WHERE EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = %(tenant)s
     AND r.path > %(above)s || place.name || '/' AND r.path < %(above)s || place.name || '0'
     AND (r.live OR r.path LIKE '%.jsonl')) ORDER BY 1
-"""
-_STAMP = """
-SELECT count(*), max(r.xact::text::bigint) FROM holdfast.record r
-WHERE r.tenant = %(tenant)s AND r.path > %(above)s AND r.path < %(beyond)s AND (r.live OR r.path LIKE '%.jsonl')
 """
 _LOG_STAMP = """
 SELECT max(r.id::text), coalesce(sum(octet_length(r.more::text) + coalesce(octet_length(r.text), 0) + 50), 0)::bigint
@@ -270,16 +268,15 @@ class PgTree:
 
     def folders(self, folder: str) -> list[str]:
         place = _range(folder)
-        rows = self._database.ask(folder, _FOLDERS, **place, start=len(place["above"]) + 1)
-        return [name for (name,) in rows]
+        start = len(place["above"]) + 1
+        return [name for (name,) in self._database.ask(folder, _FOLDERS, **place, start=start)]
 
     def folder_stamp(self, folder: str) -> int:
-        ((count, last),) = self._database.ask(folder, _STAMP, **_range(folder))
-        return int(last) * 1_000_003 + int(count) if count else 0
+        found = self._database.ask(folder, _FILES, **_range(folder))
+        return 1 + zlib.crc32(repr(found).encode()) if found else 0
 
     def make_folder(self, folder: str) -> None:
-        parts = folder.split("/")
-        if self.versions(["/".join(parts[:count]) for count in range(1, len(parts) + 1)]):
+        if self.versions([*itertools.accumulate(folder.split("/"), "{}/{}".format)]):
             raise Invalid(f"{folder} is not a folder.", "Choose another name.")
 
     def target(self, path: str) -> str | None:

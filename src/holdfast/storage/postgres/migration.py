@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -21,9 +22,9 @@ from holdfast.model import settings
 from holdfast.model.kinds import Layout
 from holdfast.model.records import version_of
 from holdfast.model.times import derived_id
-from holdfast.storage.postgres import connections, schema
+from holdfast.storage.postgres import connections, database
 from holdfast.storage.postgres.connections import Session, Statement, Waits
-from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.database import OWNER, Database
 from holdfast.storage.postgres.files import INSERT_ALL, is_log, keeping, putting
 from holdfast.storage.postgres.rows import check_path, sent
 from holdfast.storage.postgres.search import COUNT_WORDS
@@ -58,11 +59,9 @@ SELECT path, size, (extract(epoch FROM changed) * 1000)::bigint FROM holdfast.fi
 WHERE tenant = %(tenant)s ORDER BY path
 """
 _DATA = """
-SELECT * FROM (
-    SELECT 0::bigint AS start, data FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND NOT log
-    UNION ALL SELECT start, data FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = (
-        SELECT inode FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND log)) AS part
-WHERE start >= %(start)s::bigint ORDER BY start LIMIT 200
+SELECT coalesce(f.data, p.data)
+FROM holdfast.files f LEFT JOIN holdfast.pieces p ON p.tenant = f.tenant AND p.inode = f.inode AND f.log
+WHERE f.tenant = %(tenant)s AND f.path = %(path)s AND coalesce(f.data, p.data) IS NOT NULL ORDER BY p.start
 """
 _COUNT_LINES = """
 SELECT (coalesce(sum(length(text) - length(replace(text, E'\\n', ''))), 0) + (SELECT count(*) FROM holdfast.files
@@ -70,9 +69,6 @@ SELECT (coalesce(sum(length(text) - length(replace(text, E'\\n', ''))), 0) + (SE
 FROM (SELECT encode(coalesce(f.data, p.data), 'escape') AS text
     FROM holdfast.files f LEFT JOIN holdfast.pieces p ON p.tenant = f.tenant AND p.inode = f.inode AND f.log
     WHERE f.tenant = %(tenant)s AND path LIKE '%%.jsonl') AS part
-"""
-_HELD = """
-SELECT id FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND id::text = ANY(%(ids)s::text[])
 """
 _COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires, revoked, used"
 _OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
@@ -109,14 +105,14 @@ def opened(dsn: str) -> Iterator[Migration]:
     """Connect with the owner's rights; one program at a time migrates a database."""
     address = connections.parse_address(dsn)
     with contextlib.closing(connections.connect(address)) as session, connections.reported("The migration", _WAITS):
-        version = schema.installed(session)
-        if version > schema.VERSION:
-            raise schema.other(version)
+        version = database.installed(session)
+        if version > database.VERSION:
+            raise database.other(version)
         if version < _OLDEST:
             raise Unavailable(f"There is no memory to migrate in {address.shown}.", "Check the address.")
-        if schema.OWNER not in schema.roles(session):
+        if OWNER not in database.roles(session):
             fault = f'The login "{session.info.user}" may not migrate this database.'
-            raise Unavailable(fault, f"Use the login that set it up, or one that was granted {schema.OWNER}.")
+            raise Unavailable(fault, f"Use the login that set it up, or one that was granted {OWNER}.")
         if session.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone() != (True,):
             raise Busy("Another program is migrating this database.", "Wait until it has finished.")
         yield Migration(dsn, session, version)
@@ -126,14 +122,14 @@ class Migration:
     """The migration of one database."""
 
     def __init__(self, dsn: str, session: Session, version: int) -> None:
-        self.version, self.copied = version, version == schema.VERSION
+        self.version, self.copied = version, version == database.VERSION
         self.old_tables: list[str] = [name for (name,) in session.execute(_THERE, [_OLD_TABLES])]
         self._dsn, self._session = dsn, session
 
     @contextlib.contextmanager
     def _as_owner(self, *, undo: bool = False) -> Iterator[Session]:
         with connections.reported("The migration", _WAITS), self._session.transaction(force_rollback=undo):
-            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
+            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {OWNER}")
             yield self._session
 
     def survey(self) -> list[Tenant]:
@@ -142,10 +138,10 @@ class Migration:
         with self._as_owner(undo=True) as session:  # the policies exist in this transaction only
             session.execute(_SEE_ALL)
             for (name,) in session.execute(_TENANTS).fetchall():
-                given = {"tenant": name, "path": settings.FILE, "start": 0}
+                given = {"tenant": name, "path": settings.FILE}
                 files = [File(*row) for row in session.execute(_FILES, given)]
                 ((lines,),) = session.execute(_COUNT_LINES, given).fetchall()
-                text = b"".join(data for _, data in session.execute(_DATA, given))
+                text = b"".join(data for (data,) in session.execute(_DATA, given))
                 try:
                     logs = [file for file in files if is_log(check_path(file.path))]
                     config = settings.load(text.decode(), source=settings.FILE)
@@ -157,13 +153,12 @@ class Migration:
         return found
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Copy and compare all tenants, then let programs open the database."""
-        self.survey()
-        schema.set_up(self._session, over=True)
+        """Copy and compare all tenants, which `survey` has found, then let programs open the database."""
+        database.set_up(self._session, over=True)
         with self._as_owner() as session:
-            session.execute(schema.text("migration.sql"))
+            session.execute(database.text("migration.sql"))
         tenants, done = self.survey(), 0
-        total = 2 * sum(tenant.bytes for tenant in tenants)
+        total = sum(tenant.bytes for tenant in tenants)
 
         def step(size: int) -> None:
             nonlocal done
@@ -171,15 +166,13 @@ class Migration:
             if progress:
                 progress(done // 1000, total // 1000)
 
-        with contextlib.closing(Database(self._dsn, _WAITS, migrating=True)) as database:
+        with contextlib.closing(Database(self._dsn, _WAITS, migrating=True)) as rows:
             for tenant in tenants:
-                copy = _Copy(database.beside(tenant.name), tenant, step)
-                copy.make()
-                copy.verify()
+                _Copy(rows.beside(tenant.name), tenant, step).make()
         with self._as_owner() as session:
             session.execute("ANALYZE holdfast.record")
-            schema.note(session, schema.VERSION)
-        self.version = schema.VERSION
+            session.execute(database.FINISHED)
+        self.version = database.VERSION
 
     def drop_old(self, *, really: bool) -> None:
         """Drop the old tables, or only check whether that is allowed; Invalid before they are copied."""
@@ -196,73 +189,27 @@ class Migration:
 
 
 class _Copy:
-    """The copy of one tenant; `step` is called with the number of bytes that were copied or compared."""
+    """The copy of one tenant; `step` is called with the number of bytes that were copied."""
 
     def __init__(self, database: Database, tenant: Tenant, step: Callable[[int], None]) -> None:
         config = tenant.config
-        config = msgspec.structs.replace(  # a line may be longer than the limit is today
-            config,
-            limits=msgspec.structs.replace(config.limits, line_bytes=sys.maxsize),
-            search=msgspec.structs.replace(config.search, embedder="none"),
-        )
-        self._store = PgStore(database, Layout(config.paths), config)
+        limits = msgspec.structs.replace(config.limits, line_bytes=sys.maxsize)  # a line may be longer than it is today
+        self._store = PgStore(database, Layout(config.paths), msgspec.structs.replace(config, limits=limits))
         self._kept = kept_path(config.paths.memory, "")
         self._database, self._tenant, self._step = database, tenant, step
 
     def make(self) -> None:
-        """Copy all files: documents first, since log entries refer to them."""
+        """Copy all files, documents first, since log entries refer to them; Damaged when the copy differs."""
+        old = dict[str, str]()
         for batch in _batches(self._tenant.documents, lambda file: file.size):
-            self._database.write("The documents", [self._document(file) for file in batch])
+            texts = {file: self._data(file) for file in batch}
+            old |= {file.path: version_of(data) for file, data in texts.items()}
+            self._database.write("The documents", [self._document(file, data) for file, data in texts.items()])
             self._step(sum(file.size for file in batch))
-        for file in self._tenant.logs:
-            for lines in _batches(self._lines(file), len):
-                self._store.import_lines(file.path, lines)
-                self._step(sum(len(line) + 1 for line in lines))
-        self._database.write("The tokens", [(_TOKENS, {}), *COUNT_WORDS])
-
-    def _document(self, file: File) -> Statement:
-        data = b"".join(self._chunks(file))
-        identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
-        row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
-        for part in parts:
-            part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
-        if file.path.startswith(self._kept):
-            return keeping(file.path.removeprefix(self._kept), row)
-        return putting(file.path, [row, *parts])
-
-    def _chunks(self, file: File) -> Iterator[bytes]:
-        position = 0
-        while position < file.size:
-            before = position
-            for start, data in self._database.ask(file.path, _DATA, path=file.path, start=position):
-                if start == position:
-                    position += len(data)
-                    yield bytes(data)
-            if position == before:
-                raise Damaged(f"{file.path}: bytes are missing at offset {position}.", "Restore it from a backup.")
-
-    def _lines(self, file: File) -> Iterator[bytes]:
-        rest = b""
-        for chunk in self._chunks(file):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
-        if rest:
-            yield rest
-
-    def verify(self) -> None:
-        """Compare the rows with the old tables; Damaged when they differ."""
         new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
-        old = {file.path: version_of(b"".join(self._chunks(file))) for file in self._tenant.documents}
-        self._step(sum(file.size for file in self._tenant.documents))
         wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
-        for file in self._tenant.logs:
-            missing, strange = self._differences(file)
-            if missing:
-                self._keep_lines(file, missing)
-                missing, strange = self._differences(file)
-            if missing or strange:
-                wrong.append(file.path)
-            self._step(file.size)
+        wrong += [file.path for file in self._tenant.logs if not self._copy_log(file)]
+        self._database.write("The tokens", [(_TOKENS, {}), *COUNT_WORDS])
         if self._database.ask("The tokens", _LOST_TOKENS):
             wrong.append("the tokens")
         if wrong:
@@ -271,6 +218,29 @@ class _Copy:
             raise Damaged(
                 fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
             )
+
+    def _document(self, file: File, data: bytes) -> Statement:
+        identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
+        row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
+        for part in parts:
+            part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
+        if file.path.startswith(self._kept):
+            return keeping(file.path.removeprefix(self._kept), row)
+        return putting(file.path, [row, *parts])
+
+    def _copy_log(self, file: File) -> bool:
+        """Copy a log and compare it; an entry whose id another entry of the log has is kept as a plain line."""
+        for lines in _batches(self._lines(file), len):
+            self._store.import_lines(file.path, lines)
+            self._step(sum(len(line) + 1 for line in lines))
+        missing, strange = self._differences(file)
+        if missing:
+            lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
+            made = [(derived_id(0, file.path.encode() + line), line) for line in lines]
+            rows = [self._store.tree.maker.damaged(file.path, *each) for each in made]
+            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
+            missing, strange = self._differences(file)
+        return not missing and not strange
 
     def _differences(self, file: File) -> tuple[set[bytes], int]:
         """Return the entries of a log that have no row, and how many rows have no entry."""
@@ -282,15 +252,15 @@ class _Copy:
             strange += not found
         return missing, strange
 
-    def _keep_lines(self, file: File, missing: set[bytes]) -> None:
-        """Keep entries as plain lines when another entry of the log has the same id."""
-        lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
-        ids = [str(value.get("id")) for line in lines for value in jsonl.parse(line) if isinstance(value, dict)]
-        found = self._database.ask(file.path, _HELD, path=file.path, ids=ids)
-        if len(found) == len({*ids}):
-            made = [derived_id(0, file.path.encode() + line) for line in lines]
-            rows = [self._store.tree.maker.damaged(file.path, *each) for each in zip(made, lines, strict=True)]
-            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
+    def _data(self, file: File) -> bytes:
+        data = b"".join(part for (part,) in self._database.ask(file.path, _DATA, path=file.path))
+        if len(data) != file.size:
+            fault = f"{file.path}: {file.size - len(data):,} of {file.size:,} bytes are missing."
+            raise Damaged(fault, "Restore it from a backup.")
+        return data
+
+    def _lines(self, file: File) -> Iterator[bytes]:
+        return (line.removesuffix(b"\n") for line in io.BytesIO(self._data(file)))
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

@@ -22,13 +22,14 @@ from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
-from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
 FILE, PAGE, LOG = "file", "page", "log"
 """The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
+LETTER = 3
+"""The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
 TOKENIZER = 2
 """The version of the rules that make words of text."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
@@ -36,9 +37,7 @@ PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
-_LAST_POSITION = 16_383
 _MOST_POSITIONS = 255
-_LAST_DIGITS = 6
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _ESCAPE = "\ue000"
 """Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
@@ -140,13 +139,12 @@ class Lexemes:
 
 
 def _bounded(made: list[str]) -> list[str]:
-    """Return as many words of a long text as a `tsvector` takes: 1 MB, 255 places each, of which the last is 16,383."""
+    """Return as many words of a long text as a `tsvector` takes: 1 MB, and 255 places of each word."""
     places, room = dict[str, list[str]](), _VECTOR_BYTES
     for one in made:
         lexeme, _, place = one.rpartition(":")
-        known = places.setdefault(lexeme, [])
-        if len(known) < _MOST_POSITIONS:
-            known.append(place if len(place) < _LAST_DIGITS else f"{min(int(place[:-1]), _LAST_POSITION)}{place[-1]}")
+        if len(known := places.setdefault(lexeme, [])) < _MOST_POSITIONS:
+            known.append(place)
     found = []
     for lexeme, each in places.items():
         room -= len(lexeme.encode()) + 8 + 2 * len(each)

@@ -30,13 +30,12 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record, from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
-from holdfast.recall.embedders import EMBEDDED, Embedded, EmbeddingModel, Failed, question_vector, vectors_of
+from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, question_vector, vectors_of
 from holdfast.recall.ranking import Near
 from holdfast.storage import words
 from holdfast.storage.postgres.connections import Statement
-from holdfast.storage.postgres.database import Database, planned
+from holdfast.storage.postgres.database import Database, planned, text
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, TOKENIZER, Lexemes, Stored, plain, quoted, short
-from holdfast.storage.postgres.schema import CODE_BITS, text
 from holdfast.storage.results import Candidate, Filter, Pool, Progress
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
@@ -63,6 +62,7 @@ _RANKS = sorted(
 `ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
 """
 _BATCH = 500
+_CODE_BITS = 384
 _EVERYTHING = 1 << 30
 _COUNT_AT = 500
 """Rows that a search found uncounted before it counts their words."""
@@ -82,31 +82,6 @@ def sql(name: str) -> str:
     return {title: statement.strip() for title, _, statement in parts}[name]
 
 
-class Rarity(NamedTuple):
-    """How rare the words of a question are."""
-
-    records: list[int]
-    """Our own, and those of other programs."""
-    lengths: list[int]
-    held: dict[str, int]
-    """In how many records a lexeme, or a phrase of lexemes, occurs."""
-    uncounted: int
-
-
-class Meaning(NamedTuple):
-    """The vector of a question."""
-
-    model: str
-    vector: str
-    code: str
-    near: float
-    """From this similarity on, a record is about the question."""
-    literal: bool
-    """Quoted words must occur, so meaning adds no candidates."""
-    by_graph: bool
-    """Find the nearest ones by the graph, instead of comparing all."""
-
-
 class Question(NamedTuple):
     """The words to rank by: phrases first, then single words."""
 
@@ -117,45 +92,49 @@ class Question(NamedTuple):
     """How many of them are phrases."""
 
 
-class Found(NamedTuple):
+class Matches(NamedTuple):
     """The candidates for a question, and their rows in the same order, or the ids of long ones."""
 
     pool: Pool
-    phrases: int
     near: dict[str, float]
     rows: list[Stored | str]
 
 
-class _Background:
-    """Runs work in a thread, one at a time; after a failure the next search tries again."""
+class Searcher:
+    """Asks one tenant's rows, and makes their vectors. `load` returns the records of rows."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: threading.Thread | None = None
+    def __init__(
+        self,
+        database: Database,
+        settings: Search,
+        model: EmbeddingModel,
+        load: Callable[[Sequence[str]], dict[str, Record]],
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._model = model
+        self._load = load
+        self._threads: dict[str, threading.Thread] = {}
+        self.lexemes = Lexemes(database.tenant)
+        self.fills = False
+        """Are vectors made in a thread when many are missing?"""
+        self._has_graph: bool | None = None
+        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
 
-    def start(self, work: Callable[[], object]) -> None:
+    def close(self) -> None:
+        if filler := self._threads.get("embedding"):
+            filler.join(10)
+
+    def _start(self, name: str, work: Callable[[], object]) -> None:
+        """Run work in a thread, one of each name at a time; after a failure the next search tries again."""
+
         def quietly() -> None:
             with contextlib.suppress(HoldfastError):
                 work()
 
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=quietly, name=self._name, daemon=True)
-            self._thread.start()
-
-    def wait(self, seconds: float) -> None:
-        if self._thread:
-            self._thread.join(seconds)
-
-
-class Searcher:
-    """Asks one tenant's rows."""
-
-    def __init__(self, database: Database, settings: Search, vectors: Vectors) -> None:
-        self._database = database
-        self._settings = settings
-        self._vectors = vectors
-        self._counting = _Background("holdfast-words")
-        self.lexemes = Lexemes(database.tenant)
+        if name not in self._threads or not self._threads[name].is_alive():
+            self._threads[name] = threading.Thread(target=quietly, name=f"holdfast-{name}", daemon=True)
+            self._threads[name].start()
 
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
         """Return a filter as SQL over rows `r`, and its values."""
@@ -188,70 +167,69 @@ class Searcher:
 
     # words
 
-    def search(self, terms: Terms, where: Filter, most: int, query: Query | None = None) -> tuple[list[Found], Near]:
+    def search(self, terms: Terms, where: Filter, most: int, query: Query | None = None) -> tuple[list[Matches], Near]:
         """Return the candidates among our own records and among those of other programs, and their similarity.
 
         Without a query they are the best by words alone, without their neighbours.
         """
-        near, parts, first = Near(), list[Found](), 0
+        near, parts, first = Near(), list[Matches](), 0
         flags = list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
-        also = self._vectors.asking() if query and query.associate else []
-        rarity, found = self._rarity(terms, flags, also)
-        ready = bool(also) and self._vectors.ready(found[0])
-        for foreign in flags:
-            question, meaning = self._question(terms, rarity, foreign), None
-            if query and ready:
-                meaning = self._vectors.meaning(query, question.pool, literal=bool(terms.phrases))
-            parts.append(self._candidates(question, where, most, meaning, beside=query is not None, first=first))
+        model = self._model.get() if query and query.associate else None
+        also = [_missing(model, model.at_once + 1)] if model else []
+        questions, uncounted, found = self._questions(terms, flags, also)
+        ready = model is not None and self._catch_up(model, found[0])
+        for question in questions:
+            meaning = self._meaning(model, query, question.pool) if model and query and ready else None
+            parts.append(self._candidates(terms, question, where, most, meaning, beside=query is not None, first=first))
             first += len(parts[-1].rows)
-            near = Near({**near.values, **parts[-1].near}, meaning.near) if meaning else near
-        if rarity.uncounted > _COUNT_AT and not self._database.reads_only:
-            self._counting.start(lambda: self._database.write("The words", COUNT_WORDS, durable=False))
+            near = Near({**near.values, **parts[-1].near}, meaning["near"]) if meaning else near
+        if uncounted > _COUNT_AT and not self._database.reads_only:
+            self._start("words", lambda: self._database.write("The words", COUNT_WORDS, durable=False))
         return parts, near
 
-    def _rarity(
-        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement]
-    ) -> tuple[Rarity, list[list[TupleRow]]]:
-        """Return how rare the words of a question are, and the rows of other statements, in one message."""
+    def _questions(
+        self, terms: Terms, flags: Sequence[bool], also: Sequence[Statement]
+    ) -> tuple[list[Question], int, list[list[TupleRow]]]:
+        """Ask in one message, also with other statements, how rare words are among our own records and among others.
+
+        Return the words that distinguish records, how many rows are not counted yet, and the rows of all statements.
+        """
         runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
-        single, phrases = dict[str, str](), dict[str, str]()
-        for prefix in map(self.lexemes.prefix, foreign):
+        single, phrases, questions = dict[str, str](), dict[str, str](), list[Question]()
+        for prefix in map(self.lexemes.prefix, flags):
             single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
             phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
-        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
+        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         statement = planned(asked, {**values, "most": self._settings.common_records + 1})
-        *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(
-            "The search", [*also, *statement]
-        )
-        counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
-        return Rarity(records, lengths, counts, uncounted), found
+        found = self._database.send("The search", [*also, *statement])
+        ((records, lengths, held, many, uncounted),) = found[-1]
+        counts: dict[str, int] = dict(zip([*single, *phrases], [*held, *many], strict=True))
+        for foreign in flags:
 
-    def _question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
-        """Return the words of a question that distinguish records."""
-        prefix = self.lexemes.prefix(foreign)
+            def count(run: Run, most: int, prefix: str = self.lexemes.prefix(foreign)) -> int:
+                held = counts.get(prefix + " ".join(_stemmed(run)), 0)
+                return held if most < 0 else min(held, most)
 
-        def count(run: Run, most: int) -> int:
-            held = rarity.held.get(prefix + " ".join(_stemmed(run)), 0)
-            return held if most < 0 else min(held, most)
-
-        wanted = words.rare_words(terms, self._settings, count)
-        runs = (*wanted.phrases, *wanted.words)
-        records = max(1, rarity.records[foreign])
-        pool = Pool(
-            foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=records,
-            length=max(1.0, rarity.lengths[foreign] / records),
-        )  # fmt: skip
-        return Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases))
+            wanted = words.rare_words(terms, self._settings, count)
+            runs, total = [*wanted.phrases, *wanted.words], max(1, records[foreign])
+            pool = Pool(
+                foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=total,
+                length=max(1.0, lengths[foreign] / total),
+            )  # fmt: skip
+            questions.append(Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases)))
+        return questions, uncounted, found
 
     def _candidates(
-        self, question: Question, where: Filter, most: int, meaning: Meaning | None, *, beside: bool, first: int
-    ) -> Found:
+        self, terms: Terms, question: Question, where: Filter, most: int, meaning: dict[str, Any] | None, *,
+        beside: bool, first: int,
+    ) -> Matches:  # fmt: skip
         """Return the candidates for some words and a meaning, with those `beside` them, numbered from `first` on."""
         pool, runs, _ = question
         asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
-        if not asked and (meaning is None or meaning.literal):
-            return Found(pool, question.phrases, {}, [])
+        by_meaning = meaning is not None and not terms.phrases  # quoted words must occur literally
+        if not asked and not by_meaning:
+            return Matches(pool, {}, [])
         condition, values = self.filter(where)
         values |= {"asked": asked, "average": pool.length, "many": most, "ordered": list(IN_ORDER) if beside else []}
         values |= {f"q{number}": _query(prefix, run) for number, run in enumerate(runs)}
@@ -260,11 +238,11 @@ class Searcher:
         scores = [f"%(w{number})s::float8 * s.x{number} / (s.x{number} + s.k)" for number in range(len(runs))]
         near, similarity, graph = "SELECT * FROM hit WHERE false", "NULL", list[Statement]()
         if meaning:
-            values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
+            values |= meaning
             similarity = sql("similarity")
-            if not meaning.literal:
-                near = sql("near").format(scan="" if meaning.by_graph else " + 0", condition=condition)
-                graph = [(sql("by_graph"), [])] if meaning.by_graph else []
+        if by_meaning:
+            near = sql("near").format(scan="" if self._has_graph else " + 0", condition=condition)
+            graph = [(sql("by_graph"), [])] if self._has_graph else []
         statement = sql("candidates").format(
             condition=condition, near=near, similarity=similarity, content=_CONTENT, ranks=", ".join(ranks),
             columns=", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks)) or "0",
@@ -291,10 +269,8 @@ class Searcher:
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | str, float]]:
         """Return the rows that match the words best, by words alone, or the ids of long ones, with their scores."""
         scored: list[tuple[float, Candidate, Stored | str]] = []
-        for pool, phrases, _, rows in self.search(terms, where, limit + _SPARE)[0]:
+        for pool, _, rows in self.search(terms, where, limit + _SPARE)[0]:
             weights = [_weight(held, pool.records) for held in pool.held]
-            if 0 < phrases < len(pool.words):
-                weights[0] *= 2  # as in the file engine, whose expression has it twice
             for one, row in zip(pool.candidates.values(), rows, strict=True):
                 k = _K * (1 - _B + _B * one.length / pool.length)
                 score = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, one.counts, strict=False))
@@ -318,40 +294,14 @@ class Searcher:
         rows = self._database.send("The search", planned(statement, values))[-1]
         return {tie: found for tie, (found,) in zip(ties, rows, strict=True) if len(found) <= COMMON}
 
+    # vectors
 
-# vectors
-
-
-class Vectors:
-    """The vectors of one tenant. `load` returns the records of rows."""
-
-    def __init__(
-        self, database: Database, model: EmbeddingModel, load: Callable[[Sequence[str]], dict[str, Record]]
-    ) -> None:
-        self._database = database
-        self._model = model
-        self._load = load
-        self._filler = _Background("holdfast-embedding")
-        self.fills = False
-        """Are vectors made in a thread when many are missing?"""
-        self._has_graph: bool | None = None
-        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
-
-    def close(self) -> None:
-        self._filler.wait(10)
-
-    def asking(self) -> list[Statement]:
-        """Return the statement that finds the records without a vector; [] when there is no model."""
-        model = self._model.get()
-        return [_missing(model, model.at_once + 1)] if model else []
-
-    def ready(self, found: Sequence[TupleRow]) -> bool:
+    def _catch_up(self, model: Embedder, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
         ((edge, missing),) = found
-        model = self._model.get()
-        if model is None or len(missing) > model.at_once:
-            if model and self.fills:
-                self._filler.start(self.embed)
+        if len(missing) > model.at_once:
+            if self.fills:
+                self._start("embedding", self.embed)
             return False
         try:
             self._make(model, edge, missing)
@@ -364,10 +314,8 @@ class Vectors:
             raise
         return True
 
-    def meaning(self, query: Query, pool: Pool, *, literal: bool) -> Meaning | None:
+    def _meaning(self, model: Embedder, query: Query, pool: Pool) -> dict[str, Any] | None:
         """Return the vector of a question, in which rare words count more; None for a question without words."""
-        if (model := self._model.get()) is None:
-            return None
         try:
             question = question_vector(model, query.text, pool)
         except Failed as error:
@@ -375,11 +323,11 @@ class Vectors:
             return None
         if not question.any():
             return None
-        (vector,), (code,) = _texts(question[None, :]), _codes(question[None, :])
         if self._has_graph is None:
             count, _, graph = self._count(model)
             self._has_graph = graph and count > _MANY
-        return Meaning(_named(model), vector, code, model.near, literal, self._has_graph)
+        (vector,), (code,) = _texts(question[None, :]), _codes(question[None, :])
+        return {"model": _named(model), "vector": vector, "code": code, "near": model.near}
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
@@ -467,10 +415,10 @@ def _texts(vectors: Array) -> list[str]:
 
 def _codes(vectors: Array) -> list[str]:
     """Return the signs of vectors as literals of the type `bit`, padded with zeros."""
-    return ["".join("1" if number > 0 else "0" for number in row).ljust(CODE_BITS, "0") for row in vectors.tolist()]
+    return ["".join("1" if number > 0 else "0" for number in row).ljust(_CODE_BITS, "0") for row in vectors.tolist()]
 
 
-def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) -> Found:
+def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) -> Matches:
     """Make candidates of the rows of a question."""
     numbers, candidates, near = dict[str, int](), dict[int, Candidate](), dict[str, float]()
     stored: list[Stored | str] = []
@@ -499,7 +447,7 @@ def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) 
     for chain in chains:
         after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
     pool = msgspec.structs.replace(question.pool, candidates=candidates, after=after)
-    return Found(pool, question.phrases, near, stored)
+    return Matches(pool, near, stored)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -18,7 +18,7 @@ import psycopg
 from msgspec.structs import astuple
 from psycopg import errors as pg
 
-from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
+from holdfast.errors import HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
 from holdfast.model.kinds import KINDS, NOT_RECORDS, Layout
 from holdfast.model.queries import Query, Terms
@@ -32,7 +32,7 @@ from holdfast.storage import parsing, words, write_log
 from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import FIRST_ID, ROW, PgTree, is_log
+from holdfast.storage.postgres.files import FIRST_ID, ROW, PgTree, is_log, refused
 from holdfast.storage.postgres.rows import (
     FAULTY,
     LOG,
@@ -49,7 +49,7 @@ from holdfast.storage.postgres.rows import (
     sent,
     short,
 )
-from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
+from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher
 from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied
 from holdfast.storage.store import Appended, Applied, Event, Load, Store, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
@@ -76,10 +76,6 @@ _SUPERSEDE = """
 UPDATE holdfast.record SET live = false, words = NULL
 WHERE tenant = %(tenant)s AND key = %(key)s AND path || '' = %(path)s AND live AND id < %(id)s::uuid
 """
-_LATEST = """
-SELECT max(id::text) FROM holdfast.record
-WHERE tenant = %(tenant)s AND path = %(path)s AND live AND key = ANY(%(keys)s::text[])
-"""
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
 _IMPORT = "SELECT holdfast.import_entries(%(rows)s::json, %(pair)s)"
 _BY_OP = f"""
@@ -99,7 +95,6 @@ _NEW = _SINCE.format(
     condition="(%(path)s = '' OR r.path = %(path)s) AND r.xact >= pg_snapshot_xmin(%(seen)s::pg_snapshot)"
     " AND NOT pg_visible_in_snapshot(r.xact, %(seen)s::pg_snapshot)"
 )
-_NOW = _SINCE.format(condition="false")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%(tenant)s || ' ' || %(path)s, 0))::text"
 _CLAIM = """
 INSERT INTO holdfast.lease AS l (tenant, name, holder, until)
@@ -164,8 +159,7 @@ class PgStore(Store):
         self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
-        self._vectors = Vectors(database, self._model, self._load)
-        self._searcher = Searcher(database, settings.search, self._vectors)
+        self._searcher = Searcher(database, settings.search, self._model, self._load)
         self._holder = secrets.token_hex(16)
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
@@ -190,23 +184,17 @@ class PgStore(Store):
             fault = "The words of this memory were made by an older Holdfast and cannot be searched by this one."
             raise Unavailable(fault, "Stop programs of the older version, and run: holdfast refresh --rebuild")
 
-    @property
-    def trips(self) -> int:
-        """How many messages were sent."""
-        return self._database.trips
-
     def clock(self) -> int:
         ((ms,),) = self._database.ask("The clock", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
         return int(ms)
 
     def close(self) -> None:
         self._closed.set()
-        self._vectors.close()
+        self._searcher.close()
         for path in list(self._claims):
             with contextlib.suppress(HoldfastError):
                 self.release(path)
-        if not self._database.scope:
-            self._database.close()
+        self._database.close()
 
     def within(self, scope: str) -> Store:
         tops = (f"{self.layout.workspaces}/{scope}", f"{self.layout.memory}/workspaces/{scope}")
@@ -248,11 +236,9 @@ class PgStore(Store):
             else:
                 self.tree.put(path, data, expect=before, keep=keep, note=note, writer=self.writer)
         except psycopg.Error as error:
-            if error.diag.constraint_name == "record_key":
-                raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.") from None
-            if op_id and error.sqlstate in ("HF003", "23505"):
+            if error.sqlstate == "HF003" or error.diag.constraint_name == "record_op":
                 raise used(op_id) from None
-            raise
+            raise refused(error, path, before) from None
 
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
         self.append(self.write_log, [{name: value for name, value in entry.items() if value}], op_id=op_id)
@@ -295,10 +281,10 @@ class PgStore(Store):
             return Appended([])
         if unless is not None:
             locked()
-        for _ in attempts(path):
+        for attempt in attempts(path):
             rows = self._made(path, entries, time, op_id, after)
             try:
-                self._insert(path, rows, unless, durable)
+                self._insert(path, rows, unless, durable, plain=not attempt)
                 return Appended([row.id for row in rows])
             except psycopg.Error as error:
                 match error.sqlstate:
@@ -306,15 +292,13 @@ class PgStore(Store):
                         raise Changed from None
                     case "HF002":  # the entry of a program whose clock is ahead
                         after = str(error.diag.message_primary)
-                    case "HF003" | "23505" if op_id:
+                    case "HF003":
                         applied, about = self._applied(op_id), (_is_mark(rows[0]) and rows[0].about) or ""
                         if repeated := self._repeated(path, op_id, applied, about, len(rows)):
                             return repeated
                         raise other_use(op_id, applied[0] if applied else Applied(path, "")) from None
-                    case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
-                        keys = [row.key for row in rows if row.key]
-                        ((last,),) = self._database.ask(path, _LATEST, path=path, keys=keys)
-                        after = last or ""
+                    case "23505":  # the op_id was used, or another program wrote this key: `append` finds out
+                        continue
                     case _:
                         raise
         raise AssertionError("attempts() ends in an error")
@@ -331,11 +315,11 @@ class PgStore(Store):
             rows[0].op = self._op(op_id)
         return rows
 
-    def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool) -> None:
+    def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool, *, plain: bool) -> None:
         """Insert new entries in one message: by plain statements where nothing has to be decided."""
         first = rows[0]
         decided = unless is not None or first.kind in _FOLDED or any(_is_mark(row) for row in rows)
-        if not decided and len(rows) <= len(_INSERT):
+        if plain and not decided and len(rows) <= len(_INSERT):
             statements: list[Statement] = [
                 (_SUPERSEDE, {"path": path, "key": row.key, "id": row.id}) for row in rows if row.key
             ]
@@ -561,10 +545,10 @@ class PgStore(Store):
         return self._related(own, where, limit)[identifier]
 
     def embed(self, progress: Progress | None = None) -> Embedded:
-        return self._vectors.embed(progress)
+        return self._searcher.embed(progress)
 
     def embedded(self) -> Embedded:
-        return self._vectors.status()
+        return self._searcher.status()
 
     # care
 
@@ -647,7 +631,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        self._vectors.fills = True  # every question sees what was committed; only vectors are made beside
+        self._searcher.fills = True  # every question sees what was committed; only vectors are made beside
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""
@@ -657,9 +641,7 @@ class PgStore(Store):
 
     def changes_since(self, moment: _Moment | None) -> tuple[_Moment, list[Event]]:
         """Return what happened since a moment; nothing without one."""
-        if moment is None:
-            return self._since(_NOW)[0], []
-        now, rows = self._since(_NEW, "", moment.snapshot)
+        now, rows = self._since(_NEW, "", moment.snapshot) if moment else self._since(_EVERY)
         return now, [event for row in rows for event in self._events(row)]
 
     def _events(self, row: Stored) -> Iterator[Event]:
