@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.mcp.auth import Limits
+from holdfast.mcp.auth import RateLimits
 from holdfast.roots import make_root
 from holdfast.tools import toolsets
 from prove import serving
@@ -24,7 +24,7 @@ from prove.harness import Row, Run
 from prove.hostile import Tally, arguments
 
 _BLOCK = 250
-_FAST = Limits(requests=1e6, strangers=1e6)
+_FAST = RateLimits(requests=1e6, strangers=1e6)
 _STRANGE: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1e308, 2**53, 2**63, 10**30, "", "x", "\0", "\U0001f600", [], [[]], {}, {"a": {}}, "2.0", "1.0", ["2.0"],
     "notifications/initialized", "tools/call", "../../etc/passwd", "x" * 5_000, [1] * 500,

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.mcp import protocol
+from holdfast.mcp import server, stdio
 from holdfast.model import queries
 
 CORPUS = os.path.join(os.path.dirname(__file__), "corpus")
@@ -85,12 +85,12 @@ def _frames(data: bytes) -> None:
     for line in data.split(b"\n"):
         for whole in (True, False):
             try:
-                message = protocol.parse(line, whole)
-                conversation = protocol.Conversation(lambda *_: {}, frozenset())
+                message = stdio.parse(line, whole)
+                conversation = stdio.Dialogue(lambda *_: {}, frozenset())
                 identifier = message.id if isinstance(message.id, int | str) else None
-                sent = protocol.result(identifier, conversation.reply(str(message.method), message.params or {}))
-            except protocol.ProtocolError as error:
-                sent = protocol.refusal(protocol.likely_id(line), error)
+                sent = stdio.result(identifier, conversation.reply(str(message.method), message.params or {}))
+            except server.ProtocolError as error:
+                sent = stdio.refusal(stdio.likely_id(line), error)
             assert json.loads(sent)["jsonrpc"] == "2.0"
 
 
@@ -131,7 +131,7 @@ def main() -> None:
 
     atheris: Any = importlib.import_module("atheris")
     target = TARGETS[sys.argv.pop(1)]
-    for module in (jsonl, markdown, sections, protocol, queries):
+    for module in (jsonl, markdown, sections, stdio, queries):
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__ and hasattr(value, "__code__"):
                 setattr(module, name, atheris.instrument_func(value))

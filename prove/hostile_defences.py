@@ -87,9 +87,9 @@ def _bare_words() -> None:
 def _strict_lines() -> None:
     import msgspec
 
-    from holdfast.mcp import protocol
+    from holdfast.mcp import stdio
 
-    protocol.parse = lambda line, whole=True: msgspec.json.decode(line, type=protocol.Message)  # noqa: ARG005
+    stdio.parse = lambda line, whole=True: msgspec.json.decode(line, type=stdio.Frame)  # noqa: ARG005
 
 
 @_defence("line limit", "a line of any length is never kept whole", "frames")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.mcp.auth import Limits
-from holdfast.mcp.protocol import MAX_MESSAGE
+from holdfast.mcp.auth import RateLimits
+from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.roots import make_root
 from holdfast.tools import toolsets
 from prove import serving
@@ -25,8 +25,8 @@ from prove.hostile import Tally, arguments, contents
 from prove.serving import HELLO, Http, call, frame
 
 _SECRET = "the-name-of-a-workspace"
-_FREE = Limits(requests=1e6, strangers=1e6)
-_TIGHT = Limits(requests=20, strangers=5, burst=2, body_seconds=1)
+_FREE = RateLimits(requests=1e6, strangers=1e6)
+_TIGHT = RateLimits(requests=20, strangers=5, burst=2)
 
 
 def campaign(run: Run) -> Iterator[Row]:

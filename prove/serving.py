@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.mcp.auth import Limits
+from holdfast.mcp.auth import RateLimits
 from prove.harness import Run
 
 PATIENCE = 60.0
@@ -187,10 +187,10 @@ def parsed(data: bytes) -> Answer:
 
 
 @contextlib.contextmanager
-def http(run: Run, root: str, limits: Limits, toolset: str = "all") -> Iterator[Http]:
+def http(run: Run, root: str, limits: RateLimits, toolset: str = "all") -> Iterator[Http]:
     """A server of its own; it is told to end, and must."""
     code = (
-        "import sys; from holdfast.mcp.http import main; from holdfast.mcp.auth import Limits\n"
+        "import sys; from holdfast.mcp.http import main; from holdfast.mcp.auth import RateLimits\n"
         f"main(sys.argv[1], {toolset!r}, port=0, limits={limits!r})"
     )
     process = run.worker(code, root, stdout=subprocess.DEVNULL, env=environment(root))

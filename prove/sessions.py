@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.errors import Unavailable
-from holdfast.mcp.auth import Limits
+from holdfast.mcp.auth import RateLimits
 from prove import serving
 from prove.harness import Row, Run, Tally
 from prove.history import History, Recorder
@@ -28,7 +28,7 @@ def campaign(run: Run) -> Iterator[Row]:
     count = run.size(1_000, 60)
     tally, history = Tally(run, f"{count} HTTP sessions with notes, {_DESCRIPTORS} file descriptors"), History()
     with run.root("sessions") as root:
-        with serving.http(run, root, Limits(requests=1e6)) as server:
+        with serving.http(run, root, RateLimits(requests=1e6)) as server:
             resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
             sessions = [server.ask(frame(0, "initialize", HELLO)).headers["mcp-session-id"] for _ in range(count)]
             for number, session in enumerate(sessions):

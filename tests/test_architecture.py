@@ -32,7 +32,7 @@ OF_STORAGE = {"FileTree", "IndexSync", "Known", "LogEnd", "Refresher", "Seen", "
 HIDDEN = {"_sync", "fingerprint", "inode", "refresher", "sync"}
 """Attributes that only the storage package may use."""
 HEAVY = {
-    "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.doctor"),
+    "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.setup"),
     "numpy": ("holdfast.recall", "holdfast.storage.files.vectors"),
     "tokenizers": ("holdfast.recall",),
     "onnxruntime": ("holdfast.recall",),

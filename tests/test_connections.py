@@ -11,7 +11,7 @@ from mcp import Client
 
 import holdfast
 import test_mcp_http as http
-from holdfast.mcp.http import Connections
+from holdfast.mcp.http import connections
 from test_mcp import ALPHA, ERAS, STATE, ask, talk, use
 
 
@@ -168,11 +168,11 @@ def test_in_the_stateless_protocol_the_session_is_the_connection(two: Path) -> N
 
 
 def test_of_very_many_connections_the_last_used_are_known() -> None:
-    known = Connections(most=3)
+    known = connections(most=3)
     for number in range(3):
-        known.get("t", "", str(number)).workspace = f"w{number}"
-    assert known.get("t", "", "0").workspace == "w0"
-    known.get("t", "", "new")
-    assert [known.get("t", "", name).workspace for name in ("0", "2", "new")] == ["w0", "w2", ""]
-    assert known.get("t", "", "1").workspace == ""
-    assert known.get("t", "0", "").workspace == known.get("u", "", "0").workspace == ""
+        known("t", "", str(number)).workspace = f"w{number}"
+    assert known("t", "", "0").workspace == "w0"
+    known("t", "", "new")
+    assert [known("t", "", name).workspace for name in ("0", "2", "new")] == ["w0", "w2", ""]
+    assert known("t", "", "1").workspace == ""
+    assert known("t", "0", "").workspace == known("u", "", "0").workspace == ""

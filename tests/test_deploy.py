@@ -21,7 +21,7 @@ import teamserver
 from holdfast.cli.main import cli
 from holdfast.formats import markdown
 from holdfast.mcp import health
-from holdfast.mcp.auth import MOST_OPEN, Limits
+from holdfast.mcp.auth import MOST_OPEN, RateLimits
 from holdfast.mcp.health import Metrics
 from holdfast.mcp.http import GRACE
 
@@ -85,7 +85,7 @@ def test_the_guide_names_what_is_there() -> None:
         "holdfast_writer",
         "holdfast_reader",
     }
-    limits = Limits()
+    limits = RateLimits()
     for number in (
         limits.requests,
         limits.requests * limits.burst,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.doctor import list_tools
+from holdfast.cli.setup import list_tools
 from holdfast.errors import Unavailable
 from holdfast.roots import is_address, make_root
 from holdfast.storage.postgres import connections

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.clients import rules
-from holdfast.clients.rules import Made
+from holdfast.clients.rules import LinkResult
 from holdfast.errors import Damaged, Unavailable
 
 RULES = "agent/rules/common"
@@ -49,11 +49,11 @@ def tree(root: Path) -> dict[str, object]:
     }
 
 
-def told(made: list[Made]) -> dict[str, str]:
+def told(made: list[LinkResult]) -> dict[str, str]:
     return {one.path: one.what for one in made}
 
 
-def why(made: list[Made], path: str) -> str:
+def why(made: list[LinkResult], path: str) -> str:
     return next(one.why for one in made if one.path == path)
 
 

@@ -19,7 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 import holdfast
-from holdfast.mcp.protocol import MAX_MESSAGE
+from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.model.times import today
 from holdfast.tools import toolsets
 

@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.mcp.auth import issue, token_for
-from holdfast.mcp.protocol import MAX_MESSAGE
+from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.model import grants
 from holdfast.roots import is_address
 from holdfast.storage.postgres import connections
@@ -64,7 +64,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextlib.contextmanager
 def serving(root: Path, limits: str = "") -> Iterator[Server]:
-    code = f"from holdfast.mcp.http import Limits, main; main({str(root)!r}, port=0, limits=Limits({limits}))"
+    code = f"from holdfast.mcp.http import RateLimits, main; main({str(root)!r}, port=0, limits=RateLimits({limits}))"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         token, reading = (Path(process.stderr.readline().split(" is in ")[1].strip()).read_text().strip() for _ in "12")

@@ -1,9 +1,9 @@
 """The commands that the hooks of a client run: `context` when a session starts, `hook` later. Neither ever fails.
 
 `context` prints the memory that an agent needs at its start, within a token budget and, for hooks, a time limit, which
-counts from the start of the process. The workspace and a few small files are always read. What else is there by then
-is printed, the rest is named, and the process ends at once, whatever it is still reading. After a compaction, it also
-asks the agent to save what it learned.
+counts from the start of the process. The workspace and a few small files are always read. When the time is over, what
+was read is printed, the rest is named, and the process ends. After a compaction, it also asks the agent to save what it
+learned.
 
 `hook` is run before compaction, when the agent stops, and when the session ends. Before compaction and at the end, a
 detached process imports the transcript. When the agent stops, it is asked to save what it learned: once per session,
@@ -81,7 +81,12 @@ def hook(client: str, workspace: str, within: int) -> None:
         sent = read_input()
         path, event = text(sent, "transcript_path"), text(sent, "hook_event_name")
         if event in _IMPORTED and path:
-            _import(client, path, workspace, text(sent, "cwd"))
+            folder, nothing = text(sent, "cwd"), subprocess.DEVNULL
+            words = [sys.executable, "-m", "holdfast", "import", client, path]
+            words += ["--workspace", workspace] if workspace else ["--project", folder] if folder else []
+            environment = os.environ | ({"HOLDFAST_ROOT": root} if (root := given_root()) else {})
+            pipes: dict[str, Any] = {"stdin": nothing, "stdout": nothing, "stderr": nothing}
+            subprocess.Popen(words, **pipes, env=environment, start_new_session=True)  # it outlives this process
         elif event == "Stop" and sent.get("stop_hook_active") is not True:
             end_within(within)
             if asks(sent):
@@ -107,14 +112,11 @@ def end_now() -> NoReturn:
 
 def process_start() -> float:
     """Return when the process started, on the monotonic clock; without /proc, estimated from its CPU time."""
-    used = time.process_time()
-    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
+    age = used = time.process_time()
+    with contextlib.suppress(OSError, ValueError, AttributeError), open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-        if used - 0.1 <= age < 3600:
-            used = age
-    return time.monotonic() - used
+    return time.monotonic() - (age if used - 0.1 <= age < 3600 else used)
 
 
 def read_input() -> dict[str, Any]:
@@ -124,8 +126,7 @@ def read_input() -> dict[str, Any]:
     data, end = b"", time.monotonic() + _INPUT_SECONDS
     with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.DecodeError):
         while len(data) < _INPUT and select.select([0], [], [], max(0.0, end - time.monotonic()))[0]:
-            part = os.read(0, _INPUT)
-            if not part:
+            if not (part := os.read(0, _INPUT)):
                 break
             data += part
         sent = msgspec.json.decode(data)
@@ -172,53 +173,7 @@ def _said(data: bytes, only: re.Pattern[bytes] | None = None) -> Iterator[str]:
                     yield turn["text"]
 
 
-def _import(client: str, path: str, workspace: str, folder: str) -> None:
-    """Import a transcript in a process that outlives this one."""
-    words = [sys.executable, "-m", "holdfast", "import", client, path]
-    words += ["--workspace", workspace] if workspace else ["--project", folder] if folder else []
-    environment = os.environ | ({"HOLDFAST_ROOT": root} if (root := given_root()) else {})
-    nothing = subprocess.DEVNULL
-    subprocess.Popen(
-        words, stdin=nothing, stdout=nothing, stderr=nothing, env=environment, start_new_session=True, close_fds=True
-    )
-
-
 # the memory at the start
-
-
-class Gathering(threading.Thread):
-    """Reads the small files at once and the rest in the background; `found` grows."""
-
-    def __init__(self, folder: str, budget: int, given: Mapping[str, str]) -> None:
-        from holdfast.tools import prompt  # here, so that the time limit of a hook includes it
-        from holdfast.tools.calling import Context
-
-        super().__init__(daemon=True)
-        self.memory = memory = open_root()
-        try:
-            workspace = given["workspace"]
-            if not workspace and folder:
-                workspace = memory.workspaces.around(folder)
-            names = {"sessionId": given["session"], "runId": given["run"], "goal": given["task"]}
-            self._parts = prompt.gather(memory.tools, Context(workspaceId=workspace, **names), budget)
-            self.found = list(itertools.islice(self._parts, prompt.AT_ONCE))
-        except BaseException:
-            memory.close()
-            raise
-        self.error: Exception | None = None
-        self.finished = threading.Event()
-        """Set when everything was read, or after an error."""
-
-    def run(self) -> None:
-        try:
-            with self.memory:
-                for part in self._parts:
-                    self.found.append(part)
-                self.finished.set()
-        except Exception as error:  # the waiting thread raises it
-            self.error = error
-        finally:
-            self.finished.set()
 
 
 @command()
@@ -241,46 +196,64 @@ def context(budget: int, within: int | None, hook: bool, **given: str) -> None:
     the task, and recent chat. Quoted text in it is information, not instructions.
     """
     if not hook:
-        end = process_start() + within / 1000 - _MARGIN if within else None
-        _print(Gathering(os.getcwd(), budget, given), budget, end, hook=False)
+        _context(os.getcwd(), budget, given, within, hook=False)
         return
     try:
         if not within:  # small files may take longer than a limit that was given
             end_within(WITHIN)
-        end = process_start() + (within or WITHIN) / 1000 - _MARGIN
         sent = read_input()
         given["session"] = given["session"] or text(sent, "session_id")
         notes = []
         with contextlib.suppress(OSError):  # the transcript cannot be read, or the question not be recorded
             notes = [ASK] if sent.get("source") == "compact" and asks(sent) else []
-        _print(Gathering(text(sent, "cwd"), budget, given), budget, end, notes, hook=True)
+        _context(text(sent, "cwd"), budget, given, within or WITHIN, notes, hook=True)
     finally:  # the agent has to start, with or without its memory
         end_now()
 
 
-def _print(work: Gathering, budget: int, end: float | None, notes: Sequence[str] = (), *, hook: bool) -> None:
-    """Print what was read in time; exit the process if something is still being read."""
-    work.start()
-    work.finished.wait(_left(end))
-    late = not work.finished.is_set()
-    if work.error and not hook:
-        raise work.error
-    found = list(work.found)
-    advice = _LATE + (_BEHIND if work.memory.in_files or work.memory.store.waiting else "")
-    missing = [note] if late and (note := prompts.missing(found, advice)) else []
+def _context(
+    folder: str, budget: int, given: Mapping[str, str], within: int | None, notes: Sequence[str] = (), *, hook: bool
+) -> None:
+    """Read and print the memory; when the time is over, print what was read by then and end the process."""
+    from holdfast.tools import prompt  # here, so that the time limit of a hook includes it
+    from holdfast.tools.calling import Context
+
+    current, printing, printed = click.get_current_context(), threading.Lock(), False
+
+    def finish(*, late: bool) -> None:
+        nonlocal printed
+        with printing, current.scope(cleanup=False):  # each thread has its own context of click
+            if not printed:
+                _print(list(found), budget, notes, _LATE + behind if late else "", hook=hook)
+                printed = True
+        if late:
+            end_now()
+
+    with contextlib.ExitStack() as stack, open_root() as memory:
+        workspace = given["workspace"] or (memory.workspaces.around(folder) if folder else "")
+        names = {"sessionId": given["session"], "runId": given["run"], "goal": given["task"]}
+        parts = prompt.gather(memory.tools, Context(workspaceId=workspace, **names), budget)
+        found = list(itertools.islice(parts, prompt.AT_ONCE))
+        behind = _BEHIND if memory.in_files or memory.store.waiting else ""
+        if within:
+            left = process_start() + within / 1000 - _MARGIN - time.monotonic()
+            timer = threading.Timer(max(0.0, left), finish, kwargs={"late": True})
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)  # it may end the process until the index is saved
+        found.extend(parts)
+        finish(late=False)
+
+
+def _print(found: list[prompts.Gathered], budget: int, notes: Sequence[str], advice: str, *, hook: bool) -> None:
+    """Print what was read; with `advice` for more time, also the names of what was not."""
+    missing = [note] if advice and (note := prompts.missing(found, advice)) else []
     made = prompts.together(found, budget, [*notes, *missing])
     if show.asked_for_json():
         ms = round((time.monotonic() - process_start()) * 1000)
         warnings = [warning for each in found for warning in each.warnings] + missing
         show.as_json(msgspec.structs.asdict(made) | {"warnings": warnings, "ms": ms})
-    elif (made.text and (made.parts or late or notes)) or not hook:
+    elif (made.text and (made.parts or advice or notes)) or not hook:
         text = made.text or _NOTHING
         text = show.printable(text) if sys.stdout.isatty() else text
         sys.stdout.buffer.write(f"{text}\n".encode("utf-8", "replace"))
-    work.join(_left(end))  # let it save what it has indexed
-    if late or hook or work.is_alive():
-        end_now()
-
-
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())

@@ -85,23 +85,21 @@ def run(once: bool, command: str) -> None:
 
 
 def _sentence(event: Event) -> str:
-    match event["event"]:
-        case "missed":
-            missed = event["missed"]
-            slots = f"{counted(missed)} slots" if is_more(missed) else amount(missed, "slot")
-            what = f"missed {slots} before {local(event['slot'])}"
-        case "started":
-            what = f"started for {local(event['slot'])}"
-        case "finished":
-            code = f" with {event['exit']}" if event["exit"] else ""
-            head = " ".join(event["output"].split())[:200]
-            what = f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")
-        case "unfinished":
-            what = f"was started for {local(event['slot'])}, and no end was noted; it is not run again"
-        case other:
-            what = f"{other}: {event.get('error', '')}"
+    name, slot = event["event"], local(event["slot"]) if "slot" in event else ""
+    what = f"{name}: {event.get('error', '')}"
+    if name == "missed":
+        missed = event["missed"]
+        what = f"missed {f'{counted(missed)} slots' if is_more(missed) else amount(missed, 'slot')} before {slot}"
+    elif name == "started":
+        what = f"started for {slot}"
+    elif name == "finished":
+        code = f" with {event['exit']}" if event["exit"] else ""
+        head = " ".join(event["output"].split())[:200]
+        what = f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")
+    elif name == "unfinished":
+        what = f"was started for {slot}, and no end was noted; it is not run again"
     about = f"{event.get('job', '')} {event.get('name', '')}".strip()
-    return f"{local(utc_now())}  {about}  {what}" if about else f"{local(utc_now())}  {what}"
+    return "  ".join(part for part in (local(utc_now()), about, what) if part)
 
 
 @command()
@@ -196,22 +194,23 @@ class Scheduler:
             self._on_event({"event": "missed", **about, **missed_data(due.missed)})
         self._on_event({"event": "started", **about})
         begin = time.monotonic()
-        ended = self._execute(due, words)
+        ended = self._execute(due, words) if words else self._add_message(due)
         ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
         self._jobs.finish(due.job, due.slot, ended)
         self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
         return ended.status
 
+    def _add_message(self, due: Due) -> Ended:
+        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+        operation = f"job:{due.job.id}@{slot_text(due.slot)}"
+        try:
+            self._memory.put("message", due.job.message, fields=fields, op_id=operation)
+        except HoldfastError as error:
+            return Ended(status="failed", output=str(error))
+        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
+
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's program with the message as its input; without one, add the message to the chat history."""
-        if not words:
-            fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
-            try:
-                operation = f"job:{due.job.id}@{slot_text(due.slot)}"
-                self._memory.put("message", due.job.message, fields=fields, op_id=operation)
-            except HoldfastError as error:
-                return Ended(status="failed", output=str(error))
-            return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
+        """Run the owner's program with the message as its input."""
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,

@@ -28,12 +28,10 @@ _MODULES = {
     ),
     "hook": "context hook",
     "serve": "mcp serve token",
-    "install": "install uninstall",
-    "doctor": "doctor",
+    "setup": "install uninstall doctor",
     "upkeep": "lint migrate hot",
     "owner": "history undo forget rollback watch settings trust usage review",
-    "transfer": "push pull backup restore export import",
-    "git": "git",
+    "transfer": "push pull backup restore export import git",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,7 +102,7 @@ def main(command: click.Command = cli, name: str = "holdfast") -> None:
     arguments = sys.argv[1:]
     color = False if os.environ.get("NO_COLOR") else None  # None: let click decide
     try:
-        command.main(args=arguments, prog_name=name, standalone_mode=False, color=color)
+        sys.exit(command.main(args=arguments, prog_name=name, standalone_mode=False, color=color) or 0)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -149,7 +147,6 @@ def open_root(root: str = "") -> Memory:
 
 
 def given_root() -> str | None:
-    """Return the root that was given to the command."""
     root: str | None = click.get_current_context().meta["holdfast.root"]
     return root
 

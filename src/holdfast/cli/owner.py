@@ -38,18 +38,18 @@ def history(id: str, version: str) -> None:
     with open_root() as memory:
         if version:
             text = memory.text_at(id, version)
-            if not show.in_json({"id": id, "version": version, "text": text}):
-                click.echo(show.printable(text), nl=not text.endswith("\n"))
+            show.or_json({"id": id, "version": version, "text": text})
+            click.echo(show.printable(text), nl=not text.endswith("\n"))
             return
         found = memory.versions(id)
+    show.or_json(found)
     rows = []
     for one in found:
         missing = "text damaged" if one.damaged else "text not kept"
         note = "current" if one.current else "" if one.kept or not one.version else missing
         note = " · ".join(filter(None, (note, one.reason, one.path and f"from {one.path}")))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
-    if not show.in_json(found):
-        show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
+    show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
 
 
 @command()
@@ -79,16 +79,16 @@ def forget(ids: tuple[str, ...], query: str, yes: bool, count: int) -> None:
     with open_root() as memory:
         with show.progress("proving") if yes else contextlib.nullcontext() as progress:
             done = memory.forget(*ids, query=query, yes=yes, count=count, progress=progress)
-        records = [] if yes or show.wants_json() else [memory.get(each) for each in done.records[:_SHOWN]]
-    if show.in_json(done):
-        pass
-    elif yes:
+        show.or_json(done, code=1 if done.remains else 0)
+        records = [] if yes else [memory.get(each) for each in done.records[:_SHOWN]]
+    if yes:
         _forgotten(done)
     elif not records:
         click.echo("There is nothing like that.")
     else:
-        texts = [" ".join(f"{one.title} {one.text}".split())[:120] for one in records]
-        rows = [(local(one.time), one.kind, one.id, text) for one, text in zip(records, texts, strict=True)]
+        rows = [
+            (local(one.time), one.kind, one.id, " ".join(f"{one.title} {one.text}".split())[:120]) for one in records
+        ]
         show.table(("time", "kind", "id", "what"), rows)
         if done.count > _SHOWN:
             click.echo(f"… and {done.count - _SHOWN} more.")
@@ -141,13 +141,10 @@ def rollback(yes: bool, **given: Any) -> None:
     """
     with open_root() as memory:
         done = memory.rollback(yes=yes, **given)
-    if show.in_json(done):
-        return
+    show.or_json(done)
     rows = [(step.act, "derived" if step.derived else "", step.id) for step in done.steps]
     if rows:
-        show.table(("what", "", "id"), rows[: _SHOWN if not yes else None])
-    if len(rows) > _SHOWN and not yes:
-        click.echo(f"… and {len(rows) - _SHOWN} more.")
+        show.table(("what", "", "id"), rows, most=0 if yes else _SHOWN)
     show.warnings([f"left as it is: {step.id}: {step.conflict}" for step in done.conflicts])
     show.warnings([f"derived from it, left as it is: {each}" for each in done.named])
     if not done.count:
@@ -208,7 +205,7 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
         if not (approve or reject):
             rows = [(local(one.time), one.id, one.fields.get("proposed"), one.title or one.text[:60]) for one in chosen]
             show.listing(chosen, "Nothing is pending.", ("time", "id", "kind", "what"), rows)
-            for one in chosen if ids and not show.wants_json() else ():
+            for one in chosen if ids else ():
                 show.table(("", ""), list(corrections.changes(memory, one).items()))
             return
         if not ids and not every:
@@ -237,8 +234,7 @@ def usage(since: str, prune: bool) -> None:
         for log in old if prune else ():
             memory.store.discard(log)
         found = memory.usage(since)
-    if show.in_json(found):
-        return
+    show.or_json(found)
     if old:
         said = ("Removed", "") if prune else ("Older than limits.trace_months", " To remove: holdfast usage --prune")
         click.echo(f"{said[0]}: {amount(len(old), 'log')} of traces.{said[1]}")
@@ -252,17 +248,14 @@ def usage(since: str, prune: bool) -> None:
     recalled = [(one.count, local(one.last), one.kind, one.title or one.id) for one in found.recalled]
     unanswered = [(one.count, local(one.last), one.query) for one in found.unanswered]
     never = [(one.kind, one.title or one.id) for one in found.never]
-    parts = (
+    for heading, columns, rows in (
         ("Replies", ("tool", "calls", "failed", "tokens"), tools),
         ("Recalled", ("times", "last", "kind", "what"), recalled),
         ("Questions that found nothing", ("times", "last", "question"), unanswered),
         (f"Never recalled: {len(never)} of {amount(found.kept, 'record')}", ("kind", "what"), never),
-    )
-    for heading, columns, rows in parts:
+    ):
         click.secho(f"\n{heading}", bold=True)
-        show.table(columns, rows[:_SHOWN], nothing="None.")
-        if len(rows) > _SHOWN:
-            click.echo(f"… and {len(rows) - _SHOWN} more; --json lists them all.")
+        show.table(columns, rows, nothing="None.", most=_SHOWN)
 
 
 @command()
@@ -288,8 +281,7 @@ def settings(text: bool, put: BinaryIO | None) -> None:
     else:
         found = roots.settings_in_effect(location)
         rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
-        if not show.in_json(found):
-            show.table(("setting", "from", "value"), rows, whole=("setting",))
+        show.listing(found, "", ("setting", "from", "value"), rows, whole=("setting",))
 
 
 @command()
@@ -301,6 +293,5 @@ def trust(location: str) -> None:
     after each change. Settings in the environment are always used; with HOLDFAST_TRUST=all, those of every root.
     """
     found = secrets.redact_all(roots.trust(location or find_root()))
-    if not show.in_json(found):
-        rows = [(name, msgspec.json.encode(value).decode()) for name, value in found.items()]
-        show.table(("trusted setting", "value"), rows or [("nothing new", "")])
+    rows = [(name, msgspec.json.encode(value).decode()) for name, value in found.items()]
+    show.listing(found, "", ("trusted setting", "value"), rows or [("nothing new", "")])

@@ -51,11 +51,10 @@ def init(path: str | None, template: bool) -> None:
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
+    show.or_json({"root": location, "written": written})
     following = 'holdfast put note "What should be remembered" --title "A title"'
     if template:
         following = "fill in the rules, then run holdfast hot link, which makes them known to clients."
-    if show.in_json({"root": location, "written": written}):
-        return
     if written:
         click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.\nNext: {following}")
     else:
@@ -142,8 +141,7 @@ def search(query: str, **given: Any) -> None:
     with open_root() as memory:
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, **given)
-    if show.in_json(found):
-        return
+    show.or_json(found)
     for hit in found:
         show.hit(hit)
     if not found.hits:
@@ -169,8 +167,7 @@ def why(query: str, id: str, **given: Any) -> None:
     """Explain the rank of the record ID for QUERY, step by step."""
     with open_root() as memory:
         found = memory.explain(Query(text=query, associate=True, above=True, **given), id)
-    if show.in_json(found):
-        return
+    show.or_json(found)
     if found.steps:
         rows = [(one.step, f"{one.change:+.3f}", f"{one.score:.3f}") for one in found.steps]
         show.table(("step", "change", "score"), rows)
@@ -192,8 +189,7 @@ def related(what: str, scope: str | None, limit: int) -> None:
     """
     with open_root() as memory:
         found = memory.related(what, Query(scope=scope, limit=limit))
-    if show.in_json(found):
-        return
+    show.or_json(found)
     for tied in found:
         show.tied(tied)
     if not found:
@@ -238,8 +234,7 @@ def refresh(rebuild: bool) -> None:
         if memory.embedder:
             with show.progress("embedding") as progress, contextlib.suppress(Unavailable):
                 memory.embed(progress)
-    if show.in_json(done):
-        return
+    show.or_json(done)
     click.echo(
         f"{amount(done.files, 'file')} looked at, {done.changed} read, {done.removed} gone, "
         f"{amount(done.records, 'record')} indexed."
@@ -260,8 +255,7 @@ def embed(status: bool) -> None:
         else:
             with show.progress("embedding") as progress:
                 found = memory.embed(progress)
-    if show.in_json({name: getattr(found, name) for name in found.__struct_fields__}):
-        return
+    show.or_json(msgspec.structs.asdict(found))
     if not found.embedder:
         click.echo(found.problem or "There is no embedder: records are found by words alone.")
     else:
@@ -285,13 +279,12 @@ def verify(repair: bool, backup: tuple[str, ...]) -> None:
         report = memory.verify(progress)
     names = ("sound", "files", "records", "differences", "damage")
     fields = {name: getattr(report, name) for name in names} | ({} if report.sound else {"next": report.next_step})
-    if not show.in_json(fields):
-        size = f"{amount(report.files, 'file')}, {amount(report.records, 'record')}"
-        click.echo(f"{size}: {'all sound' if report.sound else 'not sound'}.")
-        show.warnings([*report.differences, *report.damage], all_of_them=_ALL)
-        if not report.sound:
-            click.echo(report.next_step, err=True)
+    show.or_json(fields, code=0 if report.sound else Damaged.exit_code)
+    size = f"{amount(report.files, 'file')}, {amount(report.records, 'record')}"
+    click.echo(f"{size}: {'all sound' if report.sound else 'not sound'}.")
+    show.warnings([*report.differences, *report.damage], all_of_them=_ALL)
     if not report.sound:
+        click.echo(report.next_step, err=True)
         sys.exit(Damaged.exit_code)
 
 
@@ -300,8 +293,7 @@ def stats() -> None:
     """Show what the memory contains and the state of its index."""
     with open_root() as memory:
         numbers = memory.stats()
-    if show.in_json(numbers):
-        return
+    show.or_json(numbers)
     kinds, compartments = numbers.pop("kinds"), numbers.pop("compartments")
     show.warnings(numbers.pop("vanished"))
     show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])

@@ -19,7 +19,6 @@ from holdfast.tools.calling import Context
 
 
 def _server_options(command: Command) -> Command:
-    """Add the options that both servers take."""
     for option in (
         click.option("--session", default="", help="Session of calls that name none; default: default."),
         click.option("--workspace", default="", help="Workspace of calls that name none; default: default."),
@@ -76,25 +75,20 @@ def _http_server() -> Callable[..., None]:
     return main
 
 
-def _store_of(store: str) -> str:
-    """Return the store as it was given; a folder has to exist."""
-    given = store or find_root()
-    if not is_address(given):
-        folder_of(given)
-    return given
+def _store_of(given: str, tenant: str | None = None) -> str:
+    """Return a store, by default the root, as it was given or for a tenant; a folder has to exist."""
+    if tenant == "":
+        raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
+    store = given or find_root()
+    if not is_address(store):
+        folder_of(store)
+    return for_tenant(store, tenant) if tenant else store
 
 
 def _token_options(command: Command) -> Command:
-    """Add the options that name the store of a token."""
     tenant = click.option("--tenant", default=None, help="Tenant of a database; default: that of its address.")
     store = click.option("--store", default="", help="A folder or postgresql://…; default: the memory root.")
     return store(tenant(command))
-
-
-def _tenant_store(store: str, tenant: str | None) -> str:
-    if tenant == "":
-        raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
-    return for_tenant(_store_of(store), tenant or "")
 
 
 @click.group(cls=Commands)
@@ -110,12 +104,11 @@ def token() -> None:
 @_token_options
 def create(store: str, tenant: str | None, name: str, scope: str | None, **given: Any) -> None:
     """Create a token and print it. It is shown only once."""
-    location, path = _tenant_store(store, tenant), ""
+    location, path = _store_of(store, tenant), ""
     if scope is not None:
         if not scope.strip():  # as from a variable that is not set
-            raise Invalid(
-                "--scope names nothing.", "Name a workspace, or leave it out: then the token sees everything."
-            )
+            step = "Name a workspace, or leave it out: then the token sees everything."
+            raise Invalid("--scope names nothing.", step)
         with open_root(location) as memory:
             path = memory.scopes.resolve(scope).path
     grant, made = issue(location, name, path, reads_only=given["read_only"], expires=given["expires"])
@@ -130,7 +123,7 @@ def create(store: str, tenant: str | None, name: str, scope: str | None, **given
 @_token_options
 def list_(store: str, tenant: str | None) -> None:
     """List tokens with their rights, expiry and last use."""
-    with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
+    with contextlib.closing(open_grants(_store_of(store, tenant))) as grants:
         found = grants.all()
     rows, listed = [], [_fields(grant) for grant in found]
     for grant, fields in zip(found, listed, strict=True):
@@ -147,11 +140,11 @@ def list_(store: str, tenant: str | None) -> None:
 @_token_options
 def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
-    with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
+    with contextlib.closing(open_grants(_store_of(store, tenant))) as grants:
         grant = by_name(grants.all(), wanted)
         grants.revoke(grant.id)
-    if not show.in_json({"id": grant.id, "name": grant.name, "revoked": True}):
-        click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")
+    show.or_json({"id": grant.id, "name": grant.name, "revoked": True})
+    click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")
 
 
 def _allows(grant: Grant) -> str:

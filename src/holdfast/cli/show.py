@@ -33,12 +33,11 @@ def wants_json() -> bool:
     return asked_for_json() or not sys.stdout.isatty()
 
 
-def in_json(value: Any) -> bool:
-    """Print a value as JSON if JSON is wanted; return whether it was."""
-    wanted = wants_json()
-    if wanted:
+def or_json(value: Any, code: int = 0) -> None:
+    """If JSON is wanted, print a value as JSON and end the command with an exit code."""
+    if wants_json():
         as_json(value)
-    return wanted
+        click.get_current_context().exit(code)
 
 
 def as_json(value: Any) -> None:
@@ -64,8 +63,9 @@ def table(
     whole: Collection[str] = ("id",),
     less: Sequence[str] = (),
     nothing: str = "",
+    most: int = 0,
 ) -> None:
-    """Print a table, or the sentence `nothing` if it has no rows.
+    """Print a table of at most so many rows, or the sentence `nothing` if it has none.
 
     Columns wrap, except for those in `whole`, so that these can be copied. Empty columns are left out, and those in
     `less`, one after the other, when the terminal is too narrow.
@@ -73,6 +73,7 @@ def table(
     if nothing and not rows:
         click.echo(nothing)
         return
+    left_out, rows = (len(rows) - most, rows[:most]) if 0 < most < len(rows) else (0, rows)
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -85,9 +86,9 @@ def table(
         if number == 0 or any(texts)
     }
     console = Console(color_system=None if resolve_color_default() is False else "auto")
-    for left_out, narrow in (*((name, _NARROW) for name in ("", *less)), ("", _NARROWEST)):
-        if left_out:
-            natural.pop(columns.index(left_out), None)
+    for spare, narrow in (*((name, _NARROW) for name in ("", *less)), ("", _NARROWEST)):
+        if spare:
+            natural.pop(columns.index(spare), None)
         least = {
             number: size if columns[number] in whole else min(size, max(len(columns[number]), narrow))
             for number, size in natural.items()
@@ -102,14 +103,16 @@ def table(
         grid.add_row(*map(Text, row))
     console.width = max(console.width, total)  # a line that is too long is wrapped by the terminal
     console.print(grid)
+    if left_out:
+        click.echo(f"… and {left_out} more; --json lists them all.")
 
 
 def listing(
     found: Collection[object], nothing: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **layout: Any
 ) -> None:
     """Print what was found: as JSON, as a table, or the sentence for nothing."""
-    if not in_json(found):
-        table(columns, rows, nothing=nothing, **layout)
+    or_json(found)
+    table(columns, rows, nothing=nothing, **layout)
 
 
 def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
@@ -130,7 +133,8 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
 
 
 def receipt(made: Receipt, next_step: str = "") -> None:
-    if in_json(made):
+    if wants_json():  # a command may print several
+        as_json(made)
         return
     where = f" in {made.path}" if made.path not in made.id else ""
     click.echo(printable(f"{made.status}: {made.id}{where}"))
@@ -150,7 +154,6 @@ def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> Non
 
 
 def _lines(value: Any) -> str:
-    """Return a JSON value as lines of text."""
     if isinstance(value, Mapping):
         return "\n".join(f"{name}: {_flat(inner)}" for name, inner in value.items())
     if isinstance(value, list):
@@ -169,32 +172,26 @@ def _flat(value: Any) -> str:
 
 
 def hit(found: Hit) -> None:
-    """Print a search result: title, kind and age, its text, and its id."""
     from holdfast.model.records import label
 
     record = found.record
     parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store)
-    _headline(record, found.snippet, " · ".join(part for part in parts if part))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
-    for line in textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]:
-        click.echo(f"    {line}")
-    _identifier(record, f"{found.store}:" if found.store else "")
+    lines = textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]
+    _record(record, found.snippet, " · ".join(part for part in parts if part), lines, found.store)
 
 
 def tied(found: Tied) -> None:
-    """Print a related record: title, how it is related, and its id."""
-    record = found.record
-    _headline(record, record.text, f"{record.kind} · {', '.join(found.how)}")
-    _identifier(record)
+    _record(found.record, found.record.text, f"{found.record.kind} · {', '.join(found.how)}")
 
 
-def _headline(record: Record, text: str, about: str) -> None:
+def _record(record: Record, text: str, about: str, lines: Sequence[str] = (), store: str = "") -> None:
     title = record.title or " ".join(text.split())[:60]
     click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
-
-
-def _identifier(record: Record, store: str = "") -> None:
-    click.secho(f"    {store}{record.id if record.path in record.id else record.where}", fg="cyan")
+    for line in lines:
+        click.echo(f"    {line}")
+    name = record.id if record.path in record.id else record.where
+    click.secho(f"    {store}{':' if store else ''}{name}", fg="cyan")
 
 
 def jobs(value: Mapping[str, Any]) -> None:
@@ -216,7 +213,6 @@ def jobs(value: Mapping[str, Any]) -> None:
 
 
 def claim(value: Mapping[str, Any]) -> None:
-    """Print a claimed task, and the commands to work on it."""
     reply(value)
     if value["task"]:
         names = f"--id {value['task']['id']} --attempt {value['attempt']}"

@@ -149,9 +149,9 @@ def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
     with open_root() as memory:
         reply = memory.tools.run(tool, params, context, raises=True)
-    if not show.in_json(reply):
-        reply |= {"text": named(reply["text"])} if "text" in reply else {}
-        _SHOWN.get(tool.name, show.reply)(reply)
+    show.or_json(reply)
+    reply |= {"text": named(reply["text"])} if "text" in reply else {}
+    _SHOWN.get(tool.name, show.reply)(reply)
 
 
 def named(text: str) -> str:
@@ -227,8 +227,8 @@ def skill_list(scope: str | None) -> None:
     with open_root() as memory:
         tops = [scope] if scope else memory.scopes.children("")
         found = [one for top in tops for one in memory.skills.all(memory.scopes.resolve(top))]
-    if not show.in_json(found):
-        show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
+    show.or_json(found)
+    show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
 
 
 @command("history")
@@ -238,8 +238,7 @@ def chat_history(last: int) -> None:
     with open_root() as memory:
         found = memory.chat.load_history(last)
         rows = [(local(one.timestamp), memory.chat.label(one) or f"[{one.role}]", one.content) for one in found]
-    if show.in_json({"messages": found, "problems": found.problems}):
-        return
+    show.or_json({"messages": found, "problems": found.problems})
     for when, label, content in rows:
         click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
     if found:
@@ -256,8 +255,8 @@ def chat_memory(approve: bool) -> None:
         if approve:
             memory.chat.approve_global_memory()
         text = memory.chat.load_global_memory()
-    if not show.in_json({"text": text, "tokens": count_tokens(text)}):
-        click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
+    show.or_json({"text": text, "tokens": count_tokens(text)})
+    click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
 
 
 workspace, state, compartment, mind, value, task = map(
@@ -285,30 +284,23 @@ def tools(tool: str) -> None:
     """List the tools for agents, or describe TOOL."""
     if tool and tool not in _TOOLS:
         raise NotFound(f'There is no tool "{tool}".{close_to(tool, _TOOLS)}', "Run: holdfast tools")
-    if show.wants_json():
-        described = [
-            {"agent": each.agent, "name": each.name, "description": each.about, "inputSchema": each.schema}
-            for each in ([_TOOLS[tool]] if tool else _TOOLS.values())
-        ]
-        show.as_json(described[0] if tool else described)
-    elif tool:
+    described = [
+        {"agent": each.agent, "name": each.name, "description": each.about, "inputSchema": each.schema}
+        for each in ([_TOOLS[tool]] if tool else _TOOLS.values())
+    ]
+    show.or_json(described[0] if tool else described)
+    if tool:
         click.echo(f"{_TOOLS[tool].agent}: {tool}\n\n{_TOOLS[tool].about}\n")
-        rows = [
-            (name, _type_name(param.schema), "yes" if param.required else "", param.about)
-            for name, param in _TOOLS[tool].params.items()
-        ]
+        rows = []
+        for name, param in _TOOLS[tool].params.items():
+            parts = param.schema.get("anyOf", [param.schema])
+            types = ["|".join(map(str, part["enum"])) if "enum" in part else part.get("type", "any") for part in parts]
+            rows.append((name, " or ".join(types), "yes" if param.required else "", param.about))
         show.table(("parameter", "type", "needed", "what"), rows)
     else:
         first = [(each.agent, each.name, " ".join(each.about.split()).partition(". ")[0]) for each in _TOOLS.values()]
         show.table(("agent", "tool", "what"), first)
         click.echo("\nholdfast tools TOOL describes one; holdfast call TOOL --params JSON runs it.")
-
-
-def _type_name(schema: dict[str, Any]) -> str:
-    return " or ".join(
-        "|".join(map(str, part["enum"])) if "enum" in part else str(part.get("type", "any"))
-        for part in schema.get("anyOf", [schema])
-    )
 
 
 @command()
@@ -358,10 +350,9 @@ def traces(workspace: str, agent: str, count: int) -> None:
         found = memory.traces.last(count, scope, agent)
     rows = []
     for each in found:
-        ended = "ok" if each["success"] else "error"
-        lines = [line_of(each["params"]), line_of(each["result"] if each["success"] else each["error"])]
-        what = "\n→ ".join(line[:_LINE] for line in lines if line)
+        ended, came = ("ok", each["result"]) if each["success"] else ("error", each["error"])
+        what = "\n→ ".join(line[:_LINE] for line in (line_of(each["params"]), line_of(came)) if line)
         rows.append((local(each["time"]), each["agent"], each["session"], each["tool"], each["ms"], ended, what))
     columns = ("time", "agent", "session", "tool", "ms", "ended", "what")
-    less = ("ms", "session", "agent")
-    show.listing(found, "No such call yet.", columns, rows, whole=("time", "tool"), less=less)
+    layout = {"whole": ("time", "tool"), "less": ("ms", "session", "agent")}
+    show.listing(found, "No such call yet.", columns, rows, **layout)

@@ -1,8 +1,15 @@
-"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export` and `import`."""
+"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export`, `import` and `git`.
+
+While git runs, writers wait, because it takes the lock on the root folder alone, which every write shares. The index
+knows the entries of each log before and after a merge; those that are missing afterwards are appended again from the
+history of git.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
 import sys
 
 import click
@@ -14,7 +21,9 @@ from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
 from holdfast.owner.backup import Copied
 from holdfast.owner.backup import restore as restore_backup
+from holdfast.owner.history import repair
 from holdfast.owner.transfer import Moved, Tally
+from holdfast.storage.files.descriptors import hold
 
 _SHOWN = 20
 _MEANING = {
@@ -30,6 +39,8 @@ _MEANING = {
 """What becomes of a document or of entries."""
 _PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes": "ours"}
 _PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
+_MERGES = ("pull", "sync", "merge", "rebase", "cherry-pick")
+_OTHERS = ("add", "checkout", "commit", "reset", "restore", "revert", "rm", "stash", "switch")
 _CHAT = "chat"
 _NOTHING = "Nothing was written."
 _scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
@@ -82,22 +93,19 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
                 raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
-    if show.in_json(done):
-        pass
-    elif dry_run:
+    show.or_json(done, code=1 if done.refused and done.done else 0)
+    if dry_run:
         click.echo(_NOTHING)
     elif done.nothing:
         click.echo("There was nothing to move.")
     else:
         click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
-    if on_terminal:
-        show.warnings([f"left out: {problem}" for problem in done.refused], _SHOWN)
+    show.warnings([f"left out: {problem}" for problem in done.refused], _SHOWN)
     if done.refused and done.done:
         sys.exit(1)
 
 
 def _preview(planned: Moved, *, push: bool) -> None:
-    """Print what would be copied, from where to where."""
     click.echo(f"{planned.source} → {planned.target}" + (f", {planned.scope}" if planned.scope else ""))
     words = _PUSH if push else _PULL
     rows = [
@@ -159,8 +167,7 @@ def export(folder: str, source: str, dry_run: bool) -> None:
 def _show_copy(source: str, done: Copied, *, dry_run: bool, when: str = "") -> None:
     """Print what was or would be copied."""
     planned = Moved(source=source, target=done.path, counts={"new": Tally(done.files, done.records, done.bytes)})
-    if show.in_json(planned if dry_run else done):
-        return
+    show.or_json(planned if dry_run else done)
     if dry_run:
         _preview(planned, push=True)
         click.echo(_NOTHING)
@@ -205,10 +212,48 @@ def import_(
     known = done.turns - done.added
     numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
     problems = {"skipped": done.skipped, "problems": done.problems}
-    if not show.in_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following}):
+    if show.wants_json():
+        show.as_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following})
+    else:
         skipped = amount(done.skipped, "line or file", "lines or files")
         added = "would be added" if dry_run else "added"
         size = f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}"
         click.echo(f"{size}: {done.added} {added}, {known} already there, {skipped} skipped.")
         click.echo(_NOTHING if dry_run else f"Search them: {following}")
     show.warnings(done.problems, 10, "--json lists the first hundred")
+
+
+@command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("verb", type=click.Choice([*_MERGES, *_OTHERS]), metavar="COMMAND")
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF GIT]...")
+def git(verb: str, rest: tuple[str, ...]) -> None:
+    """Run git in the memory while all writers wait.
+
+    `sync` commits everything, pulls and pushes. Entries that a merge drops are appended again. No editor is opened:
+    give messages with -m. --root comes before COMMAND, the options of git after it.
+    """
+    with open_root() as memory:
+        root = memory.folder("git")
+        memory.refresh()  # the index knows the entries of each log; after a merge, repair compares with it
+        code = _git(root, "fetch") if verb in ("pull", "sync") else 0  # without the lock: it may take long
+        fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+        hold(fd, memory.settings.limits.lock_seconds, root)
+        memory.refresh()
+        words = [verb, *rest]
+        if verb == "sync":
+            code = code or _git(root, "add", "--all")
+            if not code and _git(root, "diff", "--cached", "--quiet"):
+                code = _git(root, "commit", "--quiet", "--message=Update the memory")
+            words = ["pull", "--no-rebase", "--no-edit", *rest]
+        code = code or _git(root, *words)
+        os.close(fd)
+        for path, done in repair(memory).items() if verb in _MERGES else ():
+            click.echo(f"{path}: after git {verb}, {done}", err=True)
+        sys.exit(code or (_git(root, "push") if verb == "sync" else 0))
+
+
+def _git(root: str, *words: str) -> int:
+    try:
+        return subprocess.call(["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"})
+    except FileNotFoundError:
+        raise Unavailable("git is not installed.", "Install it, for example: apt install git") from None

@@ -13,7 +13,7 @@ from holdfast.errors import Unavailable
 from holdfast.formats.markdown import scalar
 from holdfast.memories.hot import Order
 from holdfast.memories.lint import lint as lint_files
-from holdfast.memories.upkeep import Result, apply, plan_changes
+from holdfast.memories.upkeep import PageChange, Result, apply, plan_changes
 from holdfast.memories.upkeep import archive as archive_learnings
 from holdfast.model.names import amount
 from holdfast.roots import driver
@@ -35,18 +35,18 @@ def lint(scope: str | None, fix: bool, strict: bool) -> None:
     with open_root() as memory, show.progress("reading") as progress:
         report = lint_files(memory, scope, fix, progress)
     names = ("files", "errors", "warnings", "fixed", "faults")
-    if not show.in_json({name: getattr(report, name) for name in names}):
-        for fault in report.faults:
-            state = "fixed" if fault.fixed else fault.level
-            where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
-            click.echo(f"{where} {click.style(state, fg=_COLOURS[state])}: {show.printable(fault.what)} [{fault.rule}]")
-        fixed = f", {report.fixed} fixed" if report.fixed else ""
-        found = f"{amount(report.errors, 'error')}, {amount(report.warnings, 'warning')}{fixed}"
-        click.echo(f"{amount(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
-        if fixable := sum(fault.fixable for fault in report.faults):
-            click.echo(f"{fixable} could not be fixed." if fix else f"{fixable} can be fixed: holdfast lint --fix")
-    if report.errors or (strict and report.warnings):
-        sys.exit(1)
+    code = 1 if report.errors or (strict and report.warnings) else 0
+    show.or_json({name: getattr(report, name) for name in names}, code)
+    for fault in report.faults:
+        state = "fixed" if fault.fixed else fault.level
+        where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
+        click.echo(f"{where} {click.style(state, fg=_COLOURS[state])}: {show.printable(fault.what)} [{fault.rule}]")
+    fixed = f", {report.fixed} fixed" if report.fixed else ""
+    found = f"{amount(report.errors, 'error')}, {amount(report.warnings, 'warning')}{fixed}"
+    click.echo(f"{amount(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
+    if fixable := sum(fault.fixable for fault in report.faults):
+        click.echo(f"{fixable} could not be fixed." if fix else f"{fixable} can be fixed: holdfast lint --fix")
+    sys.exit(code)
 
 
 @click.group(cls=Commands)
@@ -83,8 +83,7 @@ def store(address: str, yes: bool, drop_old: bool) -> None:
     counts = [(each.name, len(each.documents), len(each.logs), each.lines, each.bytes) for each in tenants]
     done = yes and (tables > 0 if drop_old else not copied)
     found = [dict(zip(columns, row, strict=True)) for row in counts]
-    if show.in_json({"done": done, "schema": database.version, "old_tables": tables, "tenants": found}):
-        return
+    show.or_json({"done": done, "schema": database.version, "old_tables": tables, "tenants": found})
     if counts:
         show.table(columns, [(name, *(f"{count:,}" for count in numbers)) for name, *numbers in counts])
     if drop_old:
@@ -113,30 +112,34 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
             with show.progress("writing") as progress:
                 results = apply(memory, changes, progress)
     skipped = [result for result in results if result.status == "skipped"]
-    if not show.in_json({"applied": really, "changes": changes, "results": results}):
-        for change in changes:
-            click.secho(show.printable(change.path), bold=True)
-            if change.fault:
-                click.secho(f"  skipped: {show.printable(change.fault)}", fg="yellow")
-            for name, value in change.fields.items():
-                guess = click.style("  (a guess)", dim=True) if name in change.guessed else ""
-                click.echo(click.style(show.printable(f"  + {name}: {scalar(value)}"), fg="green") + guess)
-            for line in (["## Abstract", "", *change.section.splitlines()]) if change.section else ():
-                click.secho(show.printable(f"  + {line}"), fg="green")
-            if change.folds:
-                click.secho(show.printable(f"  - {change.folds}"), fg="red")
-            for name, value in change.differs.items():
-                left = f"  left behind, OVERVIEW.md has another value: {name}: {scalar(value)}"
-                click.secho(show.printable(left), fg="yellow")
-        if not changes:
-            click.echo("Nothing is missing.")
-        elif really:
-            show.warnings([f"{result.path}: {result.why}" for result in skipped])
-            click.echo(f"{amount(len(results) - len(skipped), 'file')} changed, {len(skipped)} skipped.")
-        else:
-            click.echo(f"{amount(len(changes), 'file')}. Nothing was changed; add --apply.")
+    show.or_json({"applied": really, "changes": changes, "results": results}, code=1 if skipped else 0)
+    for change in changes:
+        _show_change(change)
+    if not changes:
+        click.echo("Nothing is missing.")
+    elif really:
+        show.warnings([f"{result.path}: {result.why}" for result in skipped])
+        click.echo(f"{amount(len(results) - len(skipped), 'file')} changed, {len(skipped)} skipped.")
+    else:
+        click.echo(f"{amount(len(changes), 'file')}. Nothing was changed; add --apply.")
     if skipped:
         sys.exit(1)
+
+
+def _show_change(change: PageChange) -> None:
+    click.secho(show.printable(change.path), bold=True)
+    guessed = dict.fromkeys(change.guessed, "  (a guess)")
+    abstract = ["## Abstract", "", *change.section.splitlines()] if change.section else []
+    left = "left behind, OVERVIEW.md has another value"
+    for color, lines in (
+        ("yellow", [f"skipped: {change.fault}"] if change.fault else []),
+        ("green", [f"+ {name}: {scalar(value)}{guessed.get(name, '')}" for name, value in change.fields.items()]),
+        ("green", [f"+ {line}" for line in abstract]),
+        ("red", [f"- {change.folds}"] if change.folds else []),
+        ("yellow", [f"{left}: {name}: {scalar(value)}" for name, value in change.differs.items()]),
+    ):
+        for line in lines:
+            click.secho(show.printable(f"  {line}"), fg=color)
 
 
 @command()
@@ -150,21 +153,21 @@ def archive(scope: str | None, keep: int | None, dry_run: bool) -> None:
     """
     with open_root() as memory:
         moved = archive_learnings(memory, scope, keep, dry_run)
-    if not show.in_json({"dry_run": dry_run, "moved": moved}):
-        for one in moved:
-            if one.fault:
-                show.warnings([f"{one.path}: {one.fault}"])
-                continue
-            click.secho(show.printable(f"{one.path} → {one.archive}"), bold=True)
-            for entry in one.entries:
-                click.echo(show.printable(f"  {entry}"))
-        count = amount(sum(len(one.entries) for one in moved), "entry", "entries")
-        if not moved:
-            click.echo("No file has more entries than should stay.")
-        else:
-            click.echo(f"{count} would move. Nothing was changed." if dry_run else f"{count} moved.")
-    if any(one.fault for one in moved):
-        sys.exit(1)
+    code = 1 if any(one.fault for one in moved) else 0
+    show.or_json({"dry_run": dry_run, "moved": moved}, code)
+    for one in moved:
+        if one.fault:
+            show.warnings([f"{one.path}: {one.fault}"])
+            continue
+        click.secho(show.printable(f"{one.path} → {one.archive}"), bold=True)
+        for entry in one.entries:
+            click.echo(show.printable(f"  {entry}"))
+    count = amount(sum(len(one.entries) for one in moved), "entry", "entries")
+    if not moved:
+        click.echo("No file has more entries than should stay.")
+    else:
+        click.echo(f"{count} would move. Nothing was changed." if dry_run else f"{count} moved.")
+    sys.exit(code)
 
 
 @click.group(cls=Commands)
@@ -181,19 +184,16 @@ def check() -> None:
     with open_root() as memory:
         total, found = memory.hot.total(), memory.hot.check()
     failed = any(finding.level == "error" for finding in found)
-    if show.wants_json():
-        names = ("lines", "most_lines", "tokens", "most_tokens")
-        show.as_json({"ok": not failed, **{name: getattr(total, name) for name in names}, "problems": found})
-    else:
-        lines, tokens = amount(total.most_lines, "line"), amount(total.most_tokens, "token")
-        used = f"{total.lines} of {lines}, {total.tokens} of {tokens}"
-        click.echo(f"{used}." if failed else f"{used}: within budget.")
-        for one in found:
-            where = f"{one.path}:{one.line}" if one.line else one.path
-            color = "red" if one.level == "error" else "yellow"
-            click.secho(show.printable(f"{one.level}: {where} {one.what}"), fg=color)
-    if failed:
-        sys.exit(1)
+    names = ("lines", "most_lines", "tokens", "most_tokens")
+    numbers = {name: getattr(total, name) for name in names}
+    show.or_json({"ok": not failed, **numbers, "problems": found}, code=int(failed))
+    lines, tokens = amount(total.most_lines, "line"), amount(total.most_tokens, "token")
+    used = f"{total.lines} of {lines}, {total.tokens} of {tokens}"
+    click.echo(f"{used}." if failed else f"{used}: within budget.")
+    for one in found:
+        where = f"{one.path}:{one.line}" if one.line else one.path
+        click.secho(show.printable(f"{one.level}: {where} {one.what}"), fg=_COLOURS[one.level])
+    sys.exit(int(failed))
 
 
 @hot.command()

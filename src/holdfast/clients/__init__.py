@@ -1,8 +1,8 @@
 """MCP clients: their files, and what Holdfast adds to them: a server and, for some clients, hooks.
 
 An edit changes only our own part: other keys, their order, comments and white space stay. A file that cannot be edited
-that way is refused, with the text to paste instead. A write keeps a copy of the old text beside the file, replaces the
-file atomically and keeps its mode. If the file is a link, its target is changed.
+that way is refused, with the text to paste instead. A write keeps the old file beside the new one, replaces the file
+atomically and keeps its mode. If the file is a link, its target is changed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import contextlib
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.clients.editors import JSON, TOML, JsonEditor, Path, TomlEditor
-from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Conflict, Invalid, Unavailable
 
 NAME = "holdfast"
 """The name of our server in every client."""
@@ -84,6 +84,8 @@ CLIENTS = {
 class Placed(NamedTuple):
     """Where a part of ours is in a text."""
 
+    name: str
+    """The event of a hook."""
     path: Path
     found: dict[str, Any]
     removed: Path
@@ -91,37 +93,51 @@ class Placed(NamedTuple):
 
 
 class Addition:
-    """What Holdfast adds to a file of a client."""
+    """What Holdfast adds to a file of a client: some parts by name."""
 
     editor: JsonEditor | TomlEditor = JSON
     by_hand = ""
     """How to remove it without this program."""
+    wanted: Mapping[str, Mapping[str, Any]] = {}
 
     def places(self, text: str) -> Iterator[Placed]:
-        """Yield where it is in a text; Invalid if the text cannot be read."""
+        """Yield where its parts are in a text; Invalid if the text cannot be read."""
         raise NotImplementedError
 
     def command(self, text: str) -> list[str] | None:
         """Return the command that a text starts, None if there is none of ours."""
         raise NotImplementedError
 
-    def merge(self, text: str) -> str:
-        """Return a text with it; what the user added to it stays."""
+    def add(self, text: str, name: str, wanted: Mapping[str, Any]) -> str:
+        """Return a text with one more part."""
         raise NotImplementedError
 
-    def unmerge(self, text: str, before: str | None) -> str | None:
-        """Return a text without it; None if there was no file `before` and nothing is left."""
-        left = text
-        while place := next(self.places(left), None):
-            left = self.editor.drop(left, place.removed, before)
-        return None if left != text and before is None and left.strip() in ("", "{}") else left
-
-    def update(self, text: str, place: Placed, wanted: Mapping[str, Any]) -> str:
-        """Set the fields that differ, each by itself, so that comments between them stay."""
-        for field, value in wanted.items():
-            if place.found.get(field) != value:
-                text = self.editor.put(text, (*place.path, field), value)
+    def merge(self, text: str) -> str:
+        """Return a text with it; fields that differ are set one by one, so that comments between them stay."""
+        for name, wanted in self.wanted.items():
+            place = next((place for place in self.places(text) if place.name == name), None)
+            if place is None:
+                text = self.add(text, name, wanted)
+                continue
+            for field, value in wanted.items():
+                if place.found.get(field) != value:
+                    text = self.editor.put(text, (*place.path, field), value)
         return text
+
+    def unmerge(self, text: str, before: str | None) -> str | None:
+        """Return a text without it: the text `before` if nothing else has changed, None if nothing is left."""
+        placed = list(self.places(text))
+        if not placed:
+            return text
+        with contextlib.suppress(Invalid, TypeError):
+            again = before or ""
+            for place in placed:
+                again = self.editor.put(again, place.path, place.found)
+            if again == text:
+                return before
+        for place in reversed(placed):
+            text = self.editor.drop(text, place.removed)
+        return None if before is None and text.strip() in ("", "{}") else text
 
 
 class Server(Addition):
@@ -130,23 +146,21 @@ class Server(Addition):
     def __init__(self, client: Client, command: Sequence[str] = ("",)) -> None:
         self.editor = TOML if client.key == "mcp_servers" else JSON
         self.by_hand = f'Remove "{NAME}" from "{client.key}" in it.'
-        self._path = (client.key, NAME)
-        self._wanted = {**client.extra, "command": command[0], "args": list(command[1:])}
+        self.wanted = {client.key: {**client.extra, "command": command[0], "args": list(command[1:])}}
+        self._key = client.key
 
     def places(self, text: str) -> Iterator[Placed]:
-        servers = self.editor.read(text).get(self._path[0])
+        servers = self.editor.read(text).get(self._key)
         found = servers.get(NAME) if isinstance(servers, dict) else None
         if isinstance(found, dict):
-            yield Placed(self._path, found, self._path)
+            yield Placed(self._key, (self._key, NAME), found, (self._key, NAME))
 
     def command(self, text: str) -> list[str] | None:
         known = next(self.places(text), None)
         return known and [str(known.found.get("command", "")), *map(str, known.found.get("args") or [])]
 
-    def merge(self, text: str) -> str:
-        if place := next(self.places(text), None):
-            return self.update(text, place, self._wanted)
-        return self.editor.put(text, self._path, self._wanted)
+    def add(self, text: str, name: str, wanted: Mapping[str, Any]) -> str:
+        return self.editor.put(text, (name, NAME), wanted)
 
 
 class Hooks(Addition):
@@ -158,23 +172,23 @@ class Hooks(Addition):
     by_hand = f'Remove the hooks with "{NAME}" from it.'
 
     def __init__(self, lines: Mapping[str, str] | None = None) -> None:
-        self._lines = lines or {}
+        self.wanted = {
+            event: {"type": "command", "command": line, "timeout": _HOOK_SECONDS}
+            for event, line in (lines or {}).items()
+        }
 
     def places(self, text: str) -> Iterator[Placed]:
-        events = self.editor.read(text).get(_HOOKS)
         for event in EVENTS:
-            groups = events.get(event) if isinstance(events, dict) else None
-            for number, group in enumerate(groups if isinstance(groups, list) else ()):
+            for number, group in enumerate(self._groups(text, event)):
                 hooks = group.get(_HOOKS) if isinstance(group, dict) else None
                 for place, hook in enumerate(hooks if isinstance(hooks, list) else ()):
                     line = hook.get("command") if isinstance(hook, dict) else None
                     if isinstance(line, str) and NAME in line and any(part in line for part in _OUR_HOOKS):
                         path = (_HOOKS, event, number, _HOOKS, place)
-                        yield Placed(path, hook, path if len(hooks or ()) > 1 else path[:3])
+                        yield Placed(event, path, hook, path if len(hooks or ()) > 1 else path[:3])
 
     def find(self, text: str) -> dict[str, str]:
-        """Return our commands by event."""
-        return {str(place.path[1]): place.found["command"] for place in self.places(text)}
+        return {place.name: place.found["command"] for place in self.places(text)}
 
     def command(self, text: str) -> list[str] | None:
         line = next(iter(self.find(text).values()), None)
@@ -185,18 +199,13 @@ class Hooks(Addition):
         except ValueError:
             return [""]
 
-    def merge(self, text: str) -> str:
-        for event, line in self._lines.items():
-            wanted = {"type": "command", "command": line, "timeout": _HOOK_SECONDS}
-            place = next((place for place in self.places(text) if place.path[1] == event), None)
-            if place:
-                text = self.update(text, place, wanted)
-                continue
-            events = self.editor.read(text).get(_HOOKS)
-            groups = events.get(event) if isinstance(events, dict) else None
-            number = len(groups) if isinstance(groups, list) else 0
-            text = self.editor.put(text, (_HOOKS, event, number), {_HOOKS: [wanted]})
-        return text
+    def add(self, text: str, name: str, wanted: Mapping[str, Any]) -> str:
+        return self.editor.put(text, (_HOOKS, name, len(self._groups(text, name))), {_HOOKS: [wanted]})
+
+    def _groups(self, text: str, event: str) -> list[Any]:
+        events = self.editor.read(text).get(_HOOKS)
+        groups = events.get(event) if isinstance(events, dict) else None
+        return groups if isinstance(groups, list) else []
 
 
 def hook_line(words: Sequence[str]) -> str:
@@ -220,34 +229,44 @@ def read_file(path: str) -> str | None:
         raise Unavailable(f"{path}: {error.strerror}.", "Check what it is, and its permissions.") from None
 
 
-def backups(path: str) -> list[str]:
-    """Return the old texts of a file, newest first."""
+def earlier_text(path: str, addition: Addition) -> str | None:
+    """Return the newest backup of a file without our part, None if there is none."""
     folder, name = os.path.split(os.path.realpath(path))
-    try:
-        found = sorted((each for each in os.listdir(folder) if each.startswith(name + _BACKUP)), reverse=True)
-    except OSError:
-        return []
-    return [text for each in found if (text := read_file(os.path.join(folder, each))) is not None]
+    with contextlib.suppress(OSError):
+        for each in sorted(os.listdir(folder), reverse=True):
+            with contextlib.suppress(Invalid):
+                text = read_file(os.path.join(folder, each)) if each.startswith(name + _BACKUP) else None
+                if text is not None and not any(addition.places(text)):
+                    return text
+    return None
 
 
 def replace_file(path: str, old: str | None, new: str | None) -> str:
     """Replace the text `old` (None: no file) by `new` (None: remove the file); return the path of the backup."""
     target = os.path.realpath(path)
+    temporary = f"{target}.holdfast-tmp-{os.getpid()}"
+    backup = "" if old is None else f"{target}{_BACKUP}{datetime.now():%Y%m%dT%H%M%S.%f}"
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _compare(path, old)
-        mode = None if old is None else os.stat(target).st_mode & 0o7777
         if new is None:
             os.unlink(target)
             return ""
-        backup = "" if old is None else _create(f"{target}{_BACKUP}{time.strftime('%Y%m%dT%H%M%S')}", old, mode)
-        temporary = _create(f"{target}.holdfast-tmp-{os.getpid()}", new, mode)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if backup else 0o666)
         try:
+            with open(fd, "w", encoding="utf-8", newline="") as file:
+                if backup:
+                    os.fchmod(fd, os.stat(target).st_mode & 0o7777)
+                file.write(new)
+                file.flush()
+                os.fsync(fd)
             _compare(path, old)  # the client may have saved it while our text was synced
+            if backup:
+                os.link(target, backup)
             os.replace(temporary, target)
-        except (OSError, HoldfastError):
-            _remove(temporary)
-            raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
         return backup
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}; it was not changed.", "Check its permissions.") from None
@@ -256,31 +275,3 @@ def replace_file(path: str, old: str | None, new: str | None) -> str:
 def _compare(path: str, old: str | None) -> None:
     if read_file(path) != old:
         raise Conflict(f"{path} was changed at the same moment; nothing was written.", "Try again.")
-
-
-def _create(path: str, text: str, mode: int | None) -> str:
-    """Write a new file durably, with a number after its name if that is taken; return its path."""
-    free, number = path, 1
-    while True:
-        try:
-            fd = os.open(free, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
-            break
-        except FileExistsError:
-            number += 1
-            free = f"{path}-{number}"
-    try:
-        with open(fd, "w", encoding="utf-8", newline="") as file:
-            if mode is not None:
-                os.fchmod(fd, mode)
-            file.write(text)
-            file.flush()
-            os.fsync(fd)
-    except OSError:
-        _remove(free)
-        raise
-    return free
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)

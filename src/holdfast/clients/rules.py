@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -37,44 +37,32 @@ _BLOCKS = ("AGENTS.md", "CLAUDE.md")
 _MOST = 4 << 20
 
 
-class Made(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result for one path."""
-
+class LinkResult(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     what: Literal["made", "there", "kept", "removed", "changed"]
     why: str = ""
 
 
-def link(memory: Core, into: str = "") -> list[Made]:
+def link(memory: Core, into: str = "") -> list[LinkResult]:
     """Link rules and commands to the clients of a project: the memory's own folder, or the folder `into`."""
-    with _project(memory, into) as tree:
-        rules = _ours(memory, memory.settings.paths.rules)
-        blocks = {name: _lines(memory, tree, name, rules) for name in _BLOCKS}
-        _check_blocks(tree, blocks)
-        links = [made for place in _LINKS for made in _link(memory, tree, *place)]
-        return [*links, *(_write_block(tree, name, lines) for name, lines in blocks.items())]
+    return _update(memory, into, remove=False)
 
 
-def unlink(memory: Core, into: str = "") -> list[Made]:
+def unlink(memory: Core, into: str = "") -> list[LinkResult]:
     """Remove what `link` made, and nothing else."""
-    with _project(memory, into) as tree:
-        _check_blocks(tree, {name: [] for name in _BLOCKS})
-        links = [
-            _remove(tree, path, "a link of ours")
-            for folder, suffix, setting in _LINKS
-            for path in _existing(tree, folder, suffix)
-            if _target(memory, tree, path, setting)
-        ]
-        blocks = [_write_block(tree, name, []) for name in _BLOCKS]
-        return [*links, *(made for made in blocks if made.what != "there")]
+    return [made for made in _update(memory, into, remove=True) if made.what != "there"]
 
 
-@contextlib.contextmanager
-def _project(memory: Core, into: str) -> Iterator[Folder]:
-    """Give a tree of the project's folder."""
+def _update(memory: Core, into: str, *, remove: bool) -> list[LinkResult]:
     folder = memory.folder("Making rules known to clients, which read files,")
     with contextlib.closing(open_folder(into or folder)) as tree:
-        yield tree
+        rules = [] if remove else _ours(memory, memory.settings.paths.rules)
+        blocks = {name: _lines(memory, tree, name, rules) for name in _BLOCKS}
+        for name, lines in blocks.items():  # Damaged before anything is changed
+            with contextlib.suppress(Invalid, OverBudget):
+                _read_block(tree, name, lines)
+        links = [made for place in _LINKS for made in _link(memory, tree, *place, remove=remove)]
+        return [*links, *(_write_block(tree, name, lines) for name, lines in blocks.items())]
 
 
 def _ours(memory: Core, top: str) -> list[str]:
@@ -98,11 +86,11 @@ def _address(memory: Core, tree: Folder, path: str, start: str) -> str:
 # links
 
 
-def _link(memory: Core, tree: Folder, folder: str, suffix: str, setting: str) -> Iterator[Made]:
-    """Update the links in one folder."""
+def _link(memory: Core, tree: Folder, folder: str, suffix: str, setting: str, *, remove: bool) -> Iterator[LinkResult]:
+    """Update the links in one folder, or remove them."""
     top = getattr(memory.settings.paths, setting)
     taken: dict[str, str] = {}
-    for path in _ours(memory, top):  # each gets the first of its names that is free
+    for path in [] if remove else _ours(memory, top):  # each gets the first of its names that is free
         known = {names.same(name) for name in taken}
         taken[next(form for form in _forms(path, top) if names.same(form) not in known)] = path
     wanted = {f"{folder}/{name}{suffix}": path for name, path in taken.items()}
@@ -110,38 +98,38 @@ def _link(memory: Core, tree: Folder, folder: str, suffix: str, setting: str) ->
         target = _target(memory, tree, path, setting)
         if not target or path in wanted:
             continue
-        gone = target in wanted.values()
+        gone = remove or target in wanted.values()
         with contextlib.suppress(HoldfastError):  # a rule that cannot be reached is not gone
             gone = gone or memory.tree.stat(target) is None
         if gone:
-            yield _remove(tree, path, f"{target} is gone, or has another name now")
+            yield _remove(tree, path, "a link of ours" if remove else f"{target} is gone, or has another name now")
     for path, ours in wanted.items():
         try:
             yield _link_one(memory, tree, path, ours, setting)
         except (Invalid, NotFound) as error:
-            yield Made(path, "kept", error.message)
+            yield LinkResult(path, "kept", error.message)
 
 
-def _link_one(memory: Core, tree: Folder, path: str, ours: str, setting: str) -> Made:
+def _link_one(memory: Core, tree: Folder, path: str, ours: str, setting: str) -> LinkResult:
     target = _target(memory, tree, path, setting)
     if target == ours:
-        return Made(path, "there")
+        return LinkResult(path, "there")
     if target:
         tree.remove(path)
     elif (foreign := tree.target(path)) is not None:
-        return Made(path, "kept", f"it is a link to {foreign}")
+        return LinkResult(path, "kept", f"it is a link to {foreign}")
     try:
         tree.link(path, _address(memory, tree, ours, path))
     except AlreadyExists:
         if _target(memory, tree, path, setting) == ours:  # another process made it at the same moment
-            return Made(path, "there")
-        return Made(path, "kept", "it is a file that was there before")
-    return Made(path, "changed" if target else "made", f"leads to {ours}")
+            return LinkResult(path, "there")
+        return LinkResult(path, "kept", "it is a file that was there before")
+    return LinkResult(path, "changed" if target else "made", f"leads to {ours}")
 
 
-def _remove(tree: Folder, path: str, why: str) -> Made:
+def _remove(tree: Folder, path: str, why: str) -> LinkResult:
     tree.remove(path)
-    return Made(path, "removed", why)
+    return LinkResult(path, "removed", why)
 
 
 def _existing(tree: Folder, folder: str, suffix: str) -> list[str]:
@@ -173,13 +161,6 @@ def _forms(path: str, top: str) -> tuple[str, ...]:
 # blocks in files
 
 
-def _check_blocks(tree: Folder, blocks: Mapping[str, list[str]]) -> None:
-    """Raise Damaged before anything is changed if the markers of a file are not a pair."""
-    for name, lines in blocks.items():
-        with contextlib.suppress(Invalid, OverBudget):
-            _read_block(tree, name, lines)
-
-
 def _read_block(tree: Folder, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
     """Return the old and the new text of a file, and its version; None is no file. Invalid if it cannot be edited."""
     try:
@@ -196,23 +177,23 @@ def _read_block(tree: Folder, path: str, lines: list[str]) -> tuple[str | None, 
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
 
 
-def _write_block(tree: Folder, path: str, lines: list[str]) -> Made:
+def _write_block(tree: Folder, path: str, lines: list[str]) -> LinkResult:
     """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
     for _ in attempts(path):
         try:
             old, new, version = _read_block(tree, path, lines)
             if new == old:
-                return Made(path, "there")
+                return LinkResult(path, "there")
             if new is None:
                 return _remove(tree, path, "nothing but our block was in it")
             tree.write(path, new.encode("utf-8"), expect=version)
         except (Invalid, OverBudget) as error:
-            return Made(path, "kept", error.message)
+            return LinkResult(path, "kept", error.message)
         except (Conflict, AlreadyExists):
             continue
         if BEGIN not in new:
-            return Made(path, "changed", "our block was taken out")
-        return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
+            return LinkResult(path, "changed", "our block was taken out")
+        return LinkResult(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
     raise AssertionError("attempts() ends in an error")
 
 
@@ -260,29 +241,22 @@ def take_block(text: str) -> str | None:
 
 
 def _newline(text: str) -> str:
-    """Return the line ending of the first line."""
     return "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
 
 
 def _find_block(text: str) -> tuple[int, int] | None:
     """Return where the block starts and its last line ends; Damaged if the markers are not a pair."""
-    start = end = -1
-    position, opened, stray = 0, 0, ""
+    found, position = [], 0
     for number, line in enumerate(lines_of(text), 1):
         marker = line.lstrip("\ufeff").strip()
-        if marker == BEGIN:
-            if start >= 0:
-                stray = f"line {number} is a second begin"
-                break
-            start, opened = position + line.index(BEGIN), number
-        elif marker == END:
-            if start < 0 or end >= 0:
-                stray = f"line {number} is an end without a begin"
-                break
-            end = position + line.index(END) + len(END)
+        if marker in (BEGIN, END):
+            found.append((marker, number, position + line.index(marker)))
         position += len(line)
-    if not stray and start >= 0 > end:
-        stray = f"line {opened} is a begin without an end"
+    if not found:
+        return None
+    stray = next((n for i, (marker, n, _) in enumerate(found) if i > 1 or marker != (BEGIN, END)[i]), 0)
+    if len(found) == 1:
+        stray = found[0][1]
     if stray:
-        raise Damaged(stray, "Remove the stray marker by hand; nothing was changed.")
-    return (start, end) if start >= 0 else None
+        raise Damaged(f"line {stray} is a marker without the other one", "Remove it by hand; nothing was changed.")
+    return found[0][2], found[1][2] + len(END)

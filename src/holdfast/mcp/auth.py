@@ -22,10 +22,10 @@ import stat
 import tempfile
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -49,49 +49,21 @@ FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
 MOST_OPEN = 32
 """Tenants whose memories stay open at once, unless more are in use."""
-_MOST_KNOWN = 10_000
+MOST_KNOWN = 10_000
 """Tokens, addresses without a token, and connections that are remembered."""
 _LOOKUPS = 8
 """Tokens that the server has not seen yet and that are looked up at once."""
 _PAUSE_SECONDS = 1.0
 """The wait before a store that could not be opened is tried again."""
-Kept = TypeVar("Kept")
 
 
-class Recent(Generic[Kept]):
-    """Values by key, of which only the last used are kept. Threads may share it."""
-
-    def __init__(self, most: int = _MOST_KNOWN) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, Kept] = OrderedDict()
-
-    def get(self, key: Hashable) -> Kept | None:
-        with self._lock:
-            return self._known.get(key)
-
-    def use(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
-        with self._lock:
-            found = self._known.pop(key, None) or make()
-            self._known[key] = found
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-        return found
-
-    def remove(self, key: Hashable) -> None:
-        with self._lock:
-            self._known.pop(key, None)
-
-
-class Limits(msgspec.Struct, frozen=True):
+class RateLimits(msgspec.Struct, frozen=True):
     requests: float = 200.0
     """Requests per second for each token, in the long run."""
     strangers: float = 20.0
     """Requests per second without a valid token, for each address; the rest is refused unread."""
     burst: float = 10.0
     """Requests of this many seconds may come at once."""
-    body_seconds: float = 30.0
-    """How long a client may take to send the body of a request."""
     connections: int = 256
     """Open connections; above that, requests are answered with 503."""
 
@@ -136,7 +108,13 @@ class Auth:
     """The tokens of a server: the owner's, each with whether it only reads, and those issued for the store."""
 
     def __init__(
-        self, store: str, defaults: Context, owned: Mapping[str, bool], health: Health, limits: Limits, folder: str = ""
+        self,
+        store: str,
+        defaults: Context,
+        owned: Mapping[str, bool],
+        health: Health,
+        limits: RateLimits,
+        folder: str = "",
     ) -> None:
         self.memories = MemoryPool(store, defaults, self._prepare, folder=folder)
         self._store, self._health, self._limits = store, health, limits
@@ -148,9 +126,10 @@ class Auth:
         self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
-        self._issued: Recent[Bearer] = Recent()
-        self._strangers: Recent[Bucket] = Recent()
-        """By address."""
+        self._issued: dict[bytes, Bearer] = {}
+        """By the hash of the token, which is not kept."""
+        self.bucket_of = functools.lru_cache(MOST_KNOWN)(lambda _address: Bucket(limits.strangers, limits.burst))
+        """Returns the bucket of an address for its requests without a valid token."""
         self._lookups: CapacityLimiter | None = None
 
     async def admit(self, authorization: str, address: str, *, foreign: bool) -> Bearer | None:
@@ -174,10 +153,6 @@ class Auth:
             raise Refused(429, "Too many requests")
         return bearer
 
-    def bucket_of(self, address: str) -> Bucket:
-        """Return the bucket of an address for its requests without a valid token."""
-        return self._strangers.use(address, lambda: Bucket(self._limits.strangers, self._limits.burst))
-
     def known(self, sent: bytes) -> Bearer | None:
         """Return the bearer of a token without asking the store; all owner tokens are compared in constant time."""
         found = [bearer for token, bearer in self.owners if hmac.compare_digest(sent, token)]
@@ -191,12 +166,13 @@ class Auth:
         begun, grant = time.monotonic(), None
         with contextlib.suppress(Invalid):  # no tenant can have that name
             grant = self.grants().find(token.tenant, token.id)
-        key = hashlib.sha256(sent).digest()  # the token itself is not kept
+        key = hashlib.sha256(sent).digest()
         if not grants.matches(token, grant) or not grant:
-            self._issued.remove(key)
+            self._issued.pop(key, None)
             return None
-        make = functools.partial(self._bearer, f"{grant.tenant}/{grant.id}", grant, grant.reads_only)
-        bearer = self._issued.use(key, make)
+        if len(self._issued) >= MOST_KNOWN:
+            self._issued.clear()
+        bearer = self._issued.setdefault(key, self._bearer(f"{grant.tenant}/{grant.id}", grant, grant.reads_only))
         bearer.checked = begun
         if grant.used != today():
             with contextlib.suppress(HoldfastError):  # a server that may only read cannot record it
@@ -226,9 +202,7 @@ class Auth:
 
     def _bearer(self, name: str, grant: Grant | None, reads_only: bool) -> Bearer:
         """Return the bearer of a grant, or the owner: the tenant and the scope of the grant select the memory."""
-        key = Key(self._own_tenant)
-        if grant:
-            key = Key(grant.tenant if self._in_database else "", grant.scope)
+        key = Key(grant.tenant if self._in_database else "", grant.scope) if grant else Key(self._own_tenant)
         caller = Caller(
             use=(lambda: self._use(key)) if grant else (lambda: self.memories.use(key)),
             start=lambda: self.memories.start(key),
@@ -272,20 +246,6 @@ class Key(msgspec.Struct, frozen=True):
     scope: str = ""
 
 
-class _Entry:
-    """The memory of a tenant, the scopes of it that callers are bound to, and how many calls use any of them."""
-
-    def __init__(self, opener: Callable[[], Memory]) -> None:
-        self.memory = LazyMemory(opener)
-        self.scopes: dict[str, LazyMemory] = {}
-        self.users = 0
-
-    def close(self) -> None:
-        for memory in (*self.scopes.values(), self.memory):
-            with contextlib.suppress(HoldfastError):
-                memory.close()
-
-
 class MemoryPool:
     """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
 
@@ -298,8 +258,10 @@ class MemoryPool:
         self._folder = folder
         self._prepare = prepare
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        """By tenant, the least recently used first."""
+        self._opened: OrderedDict[str, dict[str, LazyMemory]] = OrderedDict()
+        """By tenant, the least recently used first, and by scope; the whole memory of a tenant is the first."""
+        self._users: Counter[str] = Counter()
+        """By tenant, how many calls use any of its memories."""
         self._tenants = Tenants(store) if is_address(store) else None
 
     @contextlib.contextmanager
@@ -315,19 +277,17 @@ class MemoryPool:
     @property
     def count(self) -> int:
         """How many are open, or being opened."""
-        return sum(1 + len(entry.scopes) for entry in list(self._entries.values()))
+        return sum(map(len, list(self._opened.values())))
 
     def waiting(self) -> int:
         """Return how many changed files are not indexed yet."""
-        entries = list(self._entries.values())
-        return sum(memory.store.waiting for entry in entries if (memory := entry.memory.opened))
+        return sum(memory.store.waiting for each in list(self._opened.values()) if (memory := each[""].opened))
 
     def close(self) -> None:
         with self._lock:
-            left = list(self._entries.values())
-            self._entries.clear()
-        for entry in left:
-            entry.close()
+            left = list(self._opened.values())
+            self._opened.clear()
+        self._close(left)
         if self._tenants:
             self._tenants.close()
 
@@ -335,34 +295,38 @@ class MemoryPool:
     def _entered(self, key: Key) -> Iterator[LazyMemory]:
         """Give a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
         with self._lock:
-            entry = self._entries.setdefault(key.tenant, _Entry(lambda: self._open(key.tenant)))
-            self._entries.move_to_end(key.tenant)
-            entry.users += 1
-            memory = entry.memory
-            if key.scope:
-                memory = entry.scopes.setdefault(key.scope, LazyMemory(lambda: self._open_within(entry, key.scope)))
-            idle = [tenant for tenant, entry in self._entries.items() if not entry.users]
-            spare = [self._entries.pop(tenant) for tenant in idle[: max(0, len(self._entries) - self._most)]]
+            memories = self._opened.setdefault(key.tenant, {"": LazyMemory(lambda: self._open(key))})
+            self._opened.move_to_end(key.tenant)
+            self._users[key.tenant] += 1
+            whole = memories[""]
+            if key.scope not in memories:
+                memories[key.scope] = LazyMemory(lambda: self._open(key, whole))
+            idle = [tenant for tenant in self._opened if not self._users[tenant]]
+            spare = [self._opened.pop(tenant) for tenant in idle[: max(0, len(self._opened) - self._most)]]
         try:
-            for one in spare:
-                one.close()
-            yield memory
+            self._close(spare)
+            yield memories[key.scope]
         finally:
             with self._lock:
-                entry.users -= 1
+                self._users[key.tenant] -= 1
 
-    def _open(self, tenant: str) -> Memory:
-        if self._tenants:
-            memory = in_store(self._tenants.open_store(tenant, writer=WRITER))
-            memory.store.watch()
+    def _close(self, spare: list[dict[str, LazyMemory]]) -> None:
+        for memories in spare:
+            for memory in reversed(memories.values()):
+                with contextlib.suppress(HoldfastError):
+                    memory.close()
+
+    def _open(self, key: Key, whole: LazyMemory | None = None) -> Memory:
+        """Open the memory of a tenant, or a scope of the `whole` one."""
+        if whole:
+            memory = open_within(whole.get(), key.scope)
         else:
-            memory = open_memory(self._store, watch=True, writer=WRITER)
-        set_context(memory, self._defaults, self._folder)
-        self._prepare(memory)
-        return memory
-
-    def _open_within(self, entry: _Entry, scope: str) -> Memory:
-        memory = open_within(entry.memory.get(), scope)
+            if self._tenants:
+                memory = in_store(self._tenants.open_store(key.tenant, writer=WRITER))
+                memory.store.watch()
+            else:
+                memory = open_memory(self._store, watch=True, writer=WRITER)
+            set_context(memory, self._defaults, self._folder)
         self._prepare(memory)
         return memory
 
@@ -371,12 +335,12 @@ class MemoryPool:
 
 
 def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
-    """Return the owner's token for a memory and its file, created at first use."""
+    """Return the owner's token for a memory and its file, created at first use; only the owner may read the file."""
     path = path_for(root) + (".read" if read_only else "")
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if not os.path.lexists(path):
-            fd, unfinished = tempfile.mkstemp(dir=os.path.dirname(path))  # for the owner alone
+            fd, unfinished = tempfile.mkstemp(dir=os.path.dirname(path))
             try:
                 os.write(fd, secrets.token_urlsafe(32).encode() + b"\n")
                 os.fsync(fd)
@@ -385,9 +349,18 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
             finally:
                 os.close(fd)
                 os.unlink(unfinished)
-        return _read_token(path), path
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise Unavailable(f"The token file {path} is not a file of yours.", "Remove it, and start again.")
+            if found.st_mode & 0o077:
+                raise Unavailable(f"The token file {path} can be read by others.", f"Run: chmod 600 {path}")
+            token = file.read(1000).decode("ascii", "replace").strip()
     except OSError as error:
         raise Unavailable(f"The token file {path}: {error.strerror}.", "Check its permissions.") from None
+    if len(token) < 16 or not token.isascii():
+        raise Damaged(f"The token file {path} has no token.", "Remove it, and start again.")
+    return token, path
 
 
 def path_for(root: str) -> str:
@@ -397,22 +370,6 @@ def path_for(root: str) -> str:
         location = _connections().parse_address(root).shown
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
-
-
-def _read_token(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise Unavailable(f"The token file {path} is not a file of yours.", "Remove it, and start again.")
-        if found.st_mode & 0o077:
-            raise Unavailable(f"The token file {path} can be read by others.", f"Run: chmod 600 {path}")
-        token = os.read(fd, 1000).decode("ascii", "replace").strip()
-    finally:
-        os.close(fd)
-    if len(token) < 16 or not token.isascii():
-        raise Damaged(f"The token file {path} has no token.", "Remove it, and start again.")
-    return token
 
 
 # issued tokens
@@ -437,8 +394,6 @@ def open_grants(store: str) -> FileGrants | PgGrants:
 
 def for_tenant(store: str, tenant: str) -> str:
     """Return the address of a tenant of a store; a folder has none."""
-    if not tenant:
-        return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
     return str(_connections().for_tenant(store, tenant))
@@ -460,9 +415,8 @@ class FileGrants:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(os.path.expanduser(root))
-        folder, name = os.path.split(path_for(root))
-        self._name = f"{name}.json"
-        self._path = os.path.join(folder, self._name)
+        self._path = f"{path_for(root)}.json"
+        folder, self._name = os.path.split(self._path)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -478,6 +432,9 @@ class FileGrants:
     def add(self, grant: Grant) -> None:
         """Save a new grant; AlreadyExists if a valid one has its name."""
 
+        with contextlib.suppress(FileExistsError):  # create it private; the file that replaces it keeps its mode
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
         def change(known: list[Grant]) -> list[Grant]:
             if any(one.name == grant.name and not one.revoked for one in known):
                 raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
@@ -486,11 +443,10 @@ class FileGrants:
         self._change(change)
 
     def revoke(self, identifier: str) -> None:
-        self._set(identifier, lambda one: {"revoked": one.revoked or utc_now()})
+        self._set(identifier, revoked=utc_now())
 
     def note_use(self, _tenant: str, identifier: str) -> None:
-        """Record that a grant was used today."""
-        self._set(identifier, lambda _one: {"used": today()})
+        self._set(identifier, used=today())
 
     def check(self) -> None:
         """Raise, quickly, if the store cannot be reached."""
@@ -501,13 +457,14 @@ class FileGrants:
     def close(self) -> None:
         self._tree.close()
 
-    def _set(self, identifier: str, fields: Callable[[Grant], dict[str, str]]) -> None:
+    def _set(self, identifier: str, **fields: str) -> None:
+        """Set fields of a grant; a grant that was revoked stays as it is."""
         replace = msgspec.structs.replace
-        self._change(lambda known: [replace(one, **fields(one)) if one.id == identifier else one for one in known])
+        self._change(
+            lambda known: [replace(one, **fields) if one.id == identifier and not one.revoked else one for one in known]
+        )
 
     def _change(self, change: Callable[[list[Grant]], list[Grant]]) -> None:
-        with contextlib.suppress(FileExistsError):  # create it private; the file that replaces it keeps its mode
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         for _ in attempts(self._path):
             known, version = self._load()
             wanted = change(known)

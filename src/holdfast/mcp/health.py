@@ -6,7 +6,9 @@ token. `/metrics` needs one, unless the request comes from this machine and not 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import math
 import os
 import resource
@@ -15,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -59,7 +61,6 @@ _PUBLIC: dict[type[HoldfastError], str] = {
     Damaged: "the store is damaged",
     Invalid: "the server is not set up for this store",
 }
-_Labels = tuple[tuple[str, str], ...]
 
 
 class Log:
@@ -96,30 +97,28 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started = round(time.time(), 3)
-        self._samples: dict[str, Counter[tuple[str, _Labels]]] = {family: Counter() for family, _, _ in _FAMILIES}
-        self._samples["holdfast_http_limited_total"]["", ()] = 0
-        build = (("version", __version__), ("python", sys.version.split()[0]))
-        self._samples["holdfast_build_info"]["", build] = 1
+        self._samples: dict[str, Counter[str]] = {family: Counter() for family, _, _ in _FAMILIES}
+        self._times: dict[str, list[int]] = {}
+        """By tool, how many calls took at most as long as each bucket, and longer than the one before it."""
+        self._add("holdfast_http_limited_total", 0)
+        self._add("holdfast_build_info", version=__version__, python=sys.version.split()[0])
         self.connections: Callable[[], int] = lambda: 0
         """Returns how many connections are open."""
 
     def called(self, tool: str, outcome: str, seconds: float) -> None:
         """Count a tool call; the outcome is `ok` or the class of its error."""
         with self._lock:
-            calls, times = self._samples["holdfast_tool_calls_total"], self._samples["holdfast_tool_seconds"]
-            calls["", (("tool", tool), ("outcome", "ok" if outcome == "ok" else "error"))] += 1
-            for bucket in _BUCKETS:
-                shown = "+Inf" if bucket == math.inf else f"{bucket:g}"
-                times["_bucket", (("tool", tool), ("le", shown))] += seconds <= bucket
-            times["_sum", (("tool", tool),)] += seconds  # type: ignore[assignment]  # a Counter takes any number
-            times["_count", (("tool", tool),)] += 1
+            self._add("holdfast_tool_calls_total", tool=tool, outcome="ok" if outcome == "ok" else "error")
+            self._times.setdefault(tool, [0] * len(_BUCKETS))[bisect.bisect_left(_BUCKETS, seconds)] += 1
+            self._add("holdfast_tool_seconds", seconds, "_sum", tool=tool)
+            self._add("holdfast_tool_seconds", 1, "_count", tool=tool)
             if outcome != "ok":
-                self._samples["holdfast_errors_total"]["", (("kind", outcome),)] += 1
+                self._add("holdfast_errors_total", kind=outcome)
 
     def answered(self, status: int) -> None:
         with self._lock:
-            self._samples["holdfast_http_answers_total"]["", (("status", str(status)),)] += 1
-            self._samples["holdfast_http_limited_total"]["", ()] += status == 429
+            self._add("holdfast_http_answers_total", status=str(status))
+            self._add("holdfast_http_limited_total", int(status == 429))
 
     def render(self, *, up: bool, behind: int, memories: int) -> str:
         now: dict[str, float] = {
@@ -134,15 +133,21 @@ class Metrics:
         with self._lock:
             for family, kind, about in _FAMILIES:
                 lines += [f"# HELP {family} {about}", f"# TYPE {family} {kind}"]
-                samples = {("", ()): now[family]} if family in now else self._samples[family]
-                lines += [_sample(family + end, labels, round(value, 6)) for (end, labels), value in samples.items()]
+                for tool, counts in self._times.items() if kind == "histogram" else ():
+                    for bucket, count in zip(_BUCKETS, itertools.accumulate(counts), strict=True):
+                        shown = "+Inf" if bucket == math.inf else f"{bucket:g}"
+                        lines.append(f"{_sample(f'{family}_bucket', tool=tool, le=shown)} {count}")
+                samples: dict[str, Any] = {family: now[family]} if family in now else self._samples[family]
+                lines += [f"{sample} {round(value, 6)}" for sample, value in samples.items()]
         return "\n".join(lines) + "\n"
 
+    def _add(self, family: str, number: float = 1, end: str = "", **labels: str) -> None:
+        self._samples[family][_sample(family + end, **labels)] += number  # type: ignore[assignment]
 
-def _sample(name: str, labels: _Labels, value: float) -> str:
-    escaped = [(label, text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')) for label, text in labels]
-    shown = ",".join(f'{label}="{text}"' for label, text in escaped)
-    return f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
+
+def _sample(name: str, **labels: str) -> str:
+    shown = ",".join(f"{label}={msgspec.json.encode(value).decode()}" for label, value in labels.items())
+    return f"{name}{{{shown}}}" if shown else name
 
 
 def _resident() -> int:
@@ -150,14 +155,6 @@ def _resident() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def descriptors_left() -> int:
-    """Return how many more files this process may open."""
-    try:
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] % (1 << 63) - len(os.listdir("/dev/fd"))
-    except OSError:  # not even the folder can be opened
-        return 0
 
 
 class Health:
@@ -175,7 +172,6 @@ class Health:
         self._problem, self._when = "", -_CHECK_SECONDS
 
     def called(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count and log a call of a tool."""
         self.metrics.called(tool, outcome, seconds)
         write = self.log.info if outcome == "ok" else self.log.warn
         write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
@@ -204,7 +200,6 @@ class Health:
         return not self._open_metrics and not (local and not any(name in request.headers for name in _FORWARDED))
 
     async def first_check(self) -> None:
-        """Log whether the store can be used as soon as the server has started."""
         if not await self.problem():
             self.log.info("store", state="up")
 
@@ -213,9 +208,12 @@ class Health:
 
         def attempt() -> tuple[str, str]:
             """Return the public problem and, for the log, its details."""
+            left = 0
+            with contextlib.suppress(OSError):  # not even the folder can be opened
+                left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] % (1 << 63) - len(os.listdir("/dev/fd"))
+            if left < _SPARE_DESCRIPTORS:
+                return "few file descriptors are left", "Raise the limit: ulimit -n"
             try:
-                if descriptors_left() < _SPARE_DESCRIPTORS:
-                    return "few file descriptors are left", "Raise the limit: ulimit -n"
                 self._check()
             except HoldfastError as error:
                 return _public_text(error), str(error)

@@ -2,9 +2,8 @@
 
 Every request is checked before anything else reads it: Host and Origin, so that no web page can reach the memory
 through a browser, then the token, then the rate, which is counted for each token and, for requests without a valid
-token, for each address; then the size of the body. The token decides which memory is used, all of
-it or one workspace, and whether it may be changed; that is checked for each call.
-Clients that send slowly are the business of a reverse proxy.
+token, for each address; then the size of the body. The token decides which memory is used, and whether it may be
+changed; that is checked for each call. Clients that send slowly are the business of a reverse proxy.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -40,14 +40,11 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast import __version__
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.mcp import health, server
-from holdfast.mcp.auth import Auth, Bearer, Limits, Recent, Refused, token_for
+from holdfast.mcp.auth import MOST_KNOWN, Auth, Bearer, RateLimits, Refused, token_for
 from holdfast.mcp.health import Health, Log, LogForm
-from holdfast.mcp.protocol import INSTRUCTIONS, MAX_MESSAGE, ProtocolError, modern
-from holdfast.mcp.server import Caller
+from holdfast.mcp.server import INSTRUCTIONS, MAX_MESSAGE, Caller, ProtocolError, modern
 from holdfast.tools.calling import Connection, Context
 
-HOST = "127.0.0.1"
-PORT = 8765
 PATH = "/mcp"
 GRACE = 8
 """Seconds that a stopping server gives to the requests it is working on."""
@@ -62,9 +59,9 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 class Options(msgspec.Struct, frozen=True):
     toolset: str = "core"
-    host: str = HOST
-    port: int = PORT
-    limits: Limits = Limits()
+    host: str = "127.0.0.1"
+    port: int = 8899
+    limits: RateLimits = RateLimits()
     log: LogForm = "none"
     names: tuple[str, ...] = ()
     """Other host names under which clients reach the server, as through a proxy."""
@@ -97,7 +94,6 @@ def main(
 
 
 def _listen(guard: Guard) -> None:
-    """Listen and answer until a signal ends the process."""
     options = guard.options
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
@@ -131,18 +127,19 @@ def _listen(guard: Guard) -> None:
             guard.health.log.info("stopped")
 
 
-class Connections:
-    """The connections of clients; of very many, only the last that were used are known."""
+def connections(most: int) -> Callable[[str, str, str], Connection]:
+    """Return a function from a token and an MCP session or, in the stateless protocol, a `sessionId` to a connection.
 
-    def __init__(self, most: int = 10_000) -> None:
-        self._known: Recent[Connection] = Recent(most)
+    Of very many connections, only the last that were used are known.
+    """
+    known = functools.lru_cache(most)(lambda *_key: Connection())
 
-    def get(self, token: str, transport: str, session: str) -> Connection:
-        """Return the connection with a token and an MCP session or, in the stateless protocol, a `sessionId`."""
-        if not (transport or session):
-            return Connection(lasts=False)
-        key = (token, "mcp", transport) if transport else (token, "session", session)
-        return self._known.use(key, Connection)
+    def connection(token: str, transport: str, session: str) -> Connection:
+        if transport:
+            return known(token, "mcp", transport)
+        return known(token, "session", session) if session else Connection(lasts=False)
+
+    return connection
 
 
 class Guard:
@@ -157,7 +154,7 @@ class Guard:
             open_metrics=options.open_metrics,
         )
         self._auth = Auth(store, defaults, owner_tokens, self.health, options.limits, options.folder)
-        self._connections = Connections()
+        self._connection = connections(MOST_KNOWN)
         self._first_check: asyncio.Task[None] | None = None
         own = [f"[{options.host}]" if ":" in options.host else options.host]
         if options.host in ("0.0.0.0", "::"):  # noqa: S104 - the owner asked for all interfaces
@@ -214,22 +211,18 @@ class Guard:
         if isinstance(bearer, Response):
             await bearer(scope, receive, send)
             return
-        declared = request.headers.get("content-length", "0")
-        too_large = len(declared) > _LONGEST_LENGTH or int(declared) > MAX_MESSAGE
-        body = await _read_body(receive, self.options.limits.body_seconds)
-        if too_large or isinstance(body, int):
-            status = body if isinstance(body, int) and not too_large else 413
-            await _refused(status, "The body is too slow or too large")(scope, receive, send)
+        body = await _read_body(receive, request.headers.get("content-length", "0"))
+        if not body:
+            await _refused(413, "The body is too large")(scope, receive, send)
         elif body[-1]["type"] != "http.disconnect":  # or the client is gone
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=bearer.name, scopes=[]))
             session = request.headers.get("mcp-session-id", "")[:_LONGEST_ID]  # the stateless protocol has none
-            caller = msgspec.structs.replace(
+            caller = scope[_CALLER] = msgspec.structs.replace(
                 bearer.caller,
                 request=identifier,
                 run=f"http-{session}" if session else "",
-                connection=functools.partial(self._connections.get, bearer.name, session),
+                connection=functools.partial(self._connection, bearer.name, session),
             )
-            scope[_CALLER] = caller
             messages = deque(body)
 
             async def replay() -> Message:
@@ -274,23 +267,22 @@ def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> R
     return Response(text, status_code=status, headers={"Connection": "close"} | (headers or {}))
 
 
-async def _read_body(receive: Receive, seconds: float) -> list[Message] | int:
-    """Return the messages of a request's body, or the status that refuses it: too slow, or too large.
+async def _read_body(receive: Receive, declared: str) -> list[Message]:
+    """Return the messages of a request's body, none if it is too large.
 
-    Nothing of a large body is kept, but some of the rest is read: a client that is cut off sees no answer.
+    Some of a large body is read as well: a client that is cut off sees no answer.
     """
+    if len(declared) > _LONGEST_LENGTH or int(declared) > _DRAINED * MAX_MESSAGE:
+        return []
     messages: list[Message] = []
-    size, more = 0, True
-    try:
-        with anyio.fail_after(seconds):
-            while more and size <= _DRAINED * MAX_MESSAGE:
-                message = await receive()
-                size += len(message.get("body", b""))
-                more = message.get("more_body", False)
-                messages.append(message) if size <= MAX_MESSAGE else messages.clear()
-    except TimeoutError:
-        return 408
-    return 413 if size > MAX_MESSAGE else messages
+    size, fits, more = 0, int(declared) <= MAX_MESSAGE, True
+    while more and size <= _DRAINED * MAX_MESSAGE:
+        message = await receive()
+        size += len(message.get("body", b""))
+        fits = fits and size <= MAX_MESSAGE
+        more = message.get("more_body", False)
+        messages.append(message) if fits else messages.clear()
+    return messages
 
 
 def _ending_run(caller: Caller, send: Send) -> Send:

@@ -1,8 +1,10 @@
 """MCP over standard input and output, one message per line, for the program that started this process.
 
-A thread reads, a few others work on requests. Standard output is for the protocol alone: everything else that is
-printed goes to standard error. A bad line gets an error reply. When the input ends, pending requests are still
-answered. When the client no longer reads, nothing more is taken from it.
+Clients of the older era of the protocol open a connection with `initialize`. Those of the newer one have no handshake:
+each request names the protocol version, the client and its capabilities in `params._meta`. The first request decides
+for the whole connection. A thread reads, a few others work on requests. Standard output is for the protocol alone. A
+bad line gets an error reply. When the input ends, pending requests are still answered. When the client no longer
+reads, nothing more is taken from it.
 """
 
 from __future__ import annotations
@@ -12,23 +14,55 @@ import contextvars
 import functools
 import os
 import queue
+import re
 import secrets
 import threading
 import traceback
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
-from holdfast.mcp import protocol
-from holdfast.mcp.protocol import MAX_MESSAGE, Conversation, Message, ProtocolError
-from holdfast.mcp.server import WRITER, Answers, Caller, LazyMemory, set_context
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast.mcp.server import (
+    INSTRUCTIONS,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MAX_MESSAGE,
+    SERVER_INFO,
+    WRITER,
+    Answers,
+    Caller,
+    LazyMemory,
+    ProtocolError,
+    converted,
+    modern,
+    set_context,
+)
 from holdfast.memory import Memory, open_memory
 from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Connection, Context
 
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSIONS = ("2026-07-28",)
+_PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND, _UNSUPPORTED_VERSION = -32700, -32600, -32601, -32022
+_FIXED = {"listChanged": False}
+_CAPABILITIES = {"prompts": _FIXED, "resources": {**_FIXED, "subscribe": False}, "tools": _FIXED}
+_META = "io.modelcontextprotocol/"
+_VERSION = f"{_META}protocolVersion"
+_NEEDED = (_VERSION, f"{_META}clientCapabilities")
 _CHUNK = 1 << 16
+_ENDS = 512
+"""How much of both ends of a message that is too long is read."""
+_ID = r'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*'
+_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
+_LAST = re.compile(rb",\s*" + _ID.encode() + rb"\}\s*$")
 _MOST_PENDING = 64
 _MOST_THREADS = 16
 _DRAIN_SECONDS = 30.0
+
+Answer = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
+"""Returns the result of a request: method, parameters, name of the client. ProtocolError refuses it."""
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None) -> None:
@@ -43,36 +77,159 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
     memory, connection = LazyMemory(opener), Connection()
     caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start, connection=lambda _session: connection)
     answers = Answers(toolset)
-    conversation = Conversation(functools.partial(answers.answer, caller), answers.methods)
+    dialogue = Dialogue(functools.partial(answers.answer, caller), answers.methods)
     try:
         with _pipes() as (source, sink), contextlib.suppress(KeyboardInterrupt):
-            Pipe(conversation, source, sink).run()
+            Pipe(dialogue, source, sink).run()
     finally:
         memory.close()
 
 
-class _Request:
-    def __init__(self, identifier: int | str, method: str, params: dict[str, Any]) -> None:
-        self.id = identifier
-        self.method = method
-        self.params = params
-        self.wanted = True
-        """Whether the client still waits for an answer."""
+# messages
+
+
+class Frame(msgspec.Struct, eq=False):
+    """A request, or a notification if it has no id. One without a method is a response, and of no use here."""
+
+    jsonrpc: Literal["2.0"]
+    method: str | UnsetType = UNSET
+    id: Any = UNSET
+    params: dict[str, Any] | None = None
+
+
+class _Implementation(msgspec.Struct):
+    name: str
+    version: str
+
+
+class _Initialize(msgspec.Struct):
+    protocolVersion: str
+    capabilities: dict[str, Any]
+    clientInfo: _Implementation
+
+
+_decoder = msgspec.json.Decoder(Frame)
+
+
+def parse(line: bytes, whole: bool = True) -> Frame:
+    """Return the message of a line, of which only both ends are there if it is too long; ProtocolError."""
+    if not whole:
+        raise ProtocolError(_INVALID_REQUEST, f"The message is larger than {MAX_MESSAGE >> 20} MiB")
+    try:
+        return _decoder.decode(line)
+    except (ValueError, RecursionError):
+        raise ProtocolError(_PARSE_ERROR, "The line is not a JSON-RPC message") from None
+
+
+def likely_id(line: bytes) -> int | str | None:
+    """Return the id that a message which cannot be read most likely has: clients put it first or last."""
+    found = _FIRST.match(line[:_ENDS]) or _LAST.search(line[-_ENDS:])
+    given = found.group(1).decode("utf-8", "replace") if found else ""
+    return (given.strip('"') if given.startswith('"') else int(given)) if given else None
+
+
+def result(identifier: Any, content: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": identifier, "result": content})
+
+
+def refusal(identifier: Any, error: ProtocolError) -> bytes:
+    described = {"code": error.code, "message": str(error)} | ({} if error.data is UNSET else {"data": error.data})
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": identifier, "error": described})
+
+
+class Dialogue:
+    """The requests of one client: the era of the protocol, and the client's name."""
+
+    def __init__(self, answer: Answer, methods: frozenset[str]) -> None:
+        self._answer = answer
+        self._methods = methods
+        self._is_modern: bool | None = None
+        """None before the first request."""
+        self._client: str | None = None
+        """Its name in the handshake; None before."""
+
+    def reply(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a request; ProtocolError refuses it."""
+        meta = params.get("_meta")
+        enveloped = isinstance(meta, dict) and _VERSION in meta and method != "initialize"
+        if self._is_modern is None:
+            self._is_modern = enveloped
+        if self._is_modern:
+            return self._modern(method, params, meta)
+        if enveloped:
+            raise ProtocolError(
+                _INVALID_REQUEST,
+                f"This connection began with an older protocol; it takes no requests of {MODERN_VERSIONS[-1]}.",
+            )
+        if method == "initialize":
+            given = converted(params, _Initialize)
+            self._client = given.clientInfo.name
+            offered = given.protocolVersion
+            version = offered if offered in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+            about = {"capabilities": _CAPABILITIES, "serverInfo": SERVER_INFO, "instructions": INSTRUCTIONS}
+            return {"protocolVersion": version, **about}
+        if method == "ping":
+            return {}
+        self._check_method(method)
+        if self._client is None:
+            raise ProtocolError(INVALID_PARAMS, "Send initialize first.")
+        return self._answer(method, params, self._client)
+
+    def _modern(self, method: str, params: Mapping[str, Any], meta: Any) -> dict[str, Any]:
+        if method == "initialize":
+            asked = params.get("protocolVersion")
+            raise ProtocolError(
+                _UNSUPPORTED_VERSION,
+                f"This connection uses the protocol {MODERN_VERSIONS[-1]}, which has no initialize.",
+                {"supported": MODERN_VERSIONS} | ({"requested": asked} if isinstance(asked, str) else {}),
+            )
+        client = _check_envelope(meta)
+        if method == "server/discover":
+            found = {"supportedVersions": MODERN_VERSIONS, "capabilities": _CAPABILITIES, "instructions": INSTRUCTIONS}
+        else:
+            self._check_method(method)
+            found = self._answer(method, params, client)
+        return {**modern(method, found), "_meta": {f"{_META}serverInfo": SERVER_INFO}}
+
+    def _check_method(self, method: str) -> None:
+        if method not in self._methods:
+            raise ProtocolError(_METHOD_NOT_FOUND, "Method not found", method)
+
+
+def _check_envelope(meta: Any) -> str:
+    """Check what a request of the newer era must name, and return the name of its client; ProtocolError."""
+    given = meta if isinstance(meta, dict) else {}
+    if missing := [name for name in _NEEDED if name not in given]:
+        raise ProtocolError(INVALID_PARAMS, f"params._meta has no {' and no '.join(missing)}.")
+    version = given[_VERSION]
+    if not isinstance(version, str):
+        raise ProtocolError(INVALID_PARAMS, f"{_VERSION} is not a string.")
+    if version not in MODERN_VERSIONS:
+        about = {"supported": MODERN_VERSIONS, "requested": version}
+        raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
+    client = given.get(f"{_META}clientInfo")
+    name = client.get("name") if isinstance(client, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+# pipes
 
 
 class Pipe:
-    """Passes messages between two pipes and a conversation."""
+    """Passes messages between two pipes and a dialogue."""
 
-    def __init__(self, conversation: Conversation, source: int, sink: int) -> None:
-        self._conversation = conversation
+    def __init__(self, dialogue: Dialogue, source: int, sink: int) -> None:
+        self._dialogue = dialogue
         self._source = source
         self._sink = sink
         self._ended = threading.Event()
         """The input has ended, or the client has closed the output."""
         self._settled = threading.Condition()
-        self._pending: set[_Request] = set()
+        self._pending: set[Frame] = set()
+        self._cancelled: set[Frame] = set()
+        """Those of the pending requests that the client no longer wants an answer to."""
         self._writing = threading.Lock()
-        self._work: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._free = threading.Semaphore(0)
         self._threads = 0
 
@@ -86,26 +243,26 @@ class Pipe:
         """Read messages; a daemon thread, so the process can end while it waits for input."""
         for line, whole in lines(self._source):
             try:
-                self._take(protocol.parse(line, whole))
+                self._take(parse(line, whole))
             except ProtocolError as error:
-                self._write(protocol.refusal(protocol.likely_id(line), error))
+                self._write(refusal(likely_id(line), error))
             if self._ended.is_set():
                 return
         self._ended.set()
 
-    def _take(self, message: Message) -> None:
-        method, identifier = message.method, message.id
-        if not isinstance(method, str):
+    def _take(self, request: Frame) -> None:
+        if not isinstance(request.method, str):
             return
-        if not isinstance(identifier, int | str) or isinstance(identifier, bool):
-            if method == "notifications/cancelled":
-                self._cancel((message.params or {}).get("requestId"))
+        if not isinstance(request.id, int | str) or isinstance(request.id, bool):
+            if request.method == "notifications/cancelled":  # a write is done or it is not; only the answer is dropped
+                unwanted = (request.params or {}).get("requestId")
+                with self._settled:
+                    self._cancelled |= {one for one in self._pending if one.id == unwanted}
             return
-        request = _Request(identifier, method, message.params or {})
         with self._settled:
             self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
             self._pending.add(request)
-        if method == "initialize":  # the next request depends on it
+        if request.method == "initialize":  # the next request depends on it
             self._answer(request)
         else:
             self._work.put(request)
@@ -118,26 +275,20 @@ class Pipe:
             contextvars.copy_context().run(self._answer, self._work.get())
             self._free.release()
 
-    def _answer(self, request: _Request) -> None:
-        identifier = request.id
+    def _answer(self, request: Frame) -> None:
         try:
-            answer = protocol.result(identifier, self._conversation.reply(request.method, request.params))
+            answer = result(request.id, self._dialogue.reply(str(request.method), request.params or {}))
         except ProtocolError as error:
-            answer = protocol.refusal(identifier, error)
+            answer = refusal(request.id, error)
         except Exception:
             traceback.print_exc()
-            answer = protocol.refusal(identifier, ProtocolError(protocol.INTERNAL_ERROR, "Internal server error"))
-        if request.wanted:
+            answer = refusal(request.id, ProtocolError(INTERNAL_ERROR, "Internal server error"))
+        if request not in self._cancelled:
             self._write(answer)
         with self._settled:
             self._pending.discard(request)
+            self._cancelled.discard(request)
             self._settled.notify_all()
-
-    def _cancel(self, identifier: Any) -> None:
-        """Send no answer to a request. The work on it is not interrupted: a write is done or it is not."""
-        with self._settled:
-            for request in self._pending:
-                request.wanted = request.wanted and request.id != identifier
 
     def _write(self, answer: bytes) -> None:
         with self._writing, contextlib.suppress(OSError):
@@ -167,7 +318,7 @@ def lines(source: int) -> Iterator[tuple[bytes, bool]]:
         line += rest
         whole = whole and len(line) <= MAX_MESSAGE
         if not whole:
-            del line[protocol.ENDS : -protocol.ENDS]
+            del line[_ENDS:-_ENDS]
     if line.strip():
         yield bytes(line), whole
 

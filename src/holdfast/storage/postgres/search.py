@@ -40,7 +40,7 @@ from holdfast.storage.results import Candidate, Filter, Pool, Progress
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
 if TYPE_CHECKING:
-    from holdfast.recall.embedders import Array, Embedder
+    from holdfast.recall.embedders import Array, Embedder, EmbeddingModel
 
 _K, _B = 1.2, 0.75
 _ONE = 4 * 1.64493406685
