@@ -52,7 +52,7 @@ class Desk:
         command = [sys.executable, "-m", "holdfast", *words, "--root", str(self.root)]
         done = fork_server.run(command, capture_output=True, text=True, cwd=self.folder(folder), timeout=60)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     @contextlib.asynccontextmanager
     async def conversation(self, folder: str, *options: str) -> AsyncIterator[Client]:
