@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ import pgserver
 from holdfast.roots import make_root, set_up
 
 os.environ["HOLDFAST_TRUST"] = "all"  # tests write settings as the owner would; tests of trust remove it
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the package
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time
     settings.load_profile("repeatable")
@@ -27,6 +29,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine", choices=["usual", *engines.ENGINES, "both"], default="usual", help="What tests stand on."
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector: thousands of tests are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the fault campaigns: a worker that begins one last works alone at the end."""
+    items.sort(key=lambda item: item.path.stem != "test_prove")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx2
 
+import fork_server
+
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 VERSION = "2026-07-28"
 _META = {
@@ -102,9 +104,9 @@ def serving(store: str, *options: str, **env: str) -> Iterator[Team]:
 
 def holdfast(*arguments: str, fails: bool = False) -> str:
     """Run a command and return what it printed; what it said of an error if it has to fail."""
-    done = subprocess.run([*HOLDFAST, *arguments], capture_output=True, text=True, check=False)
+    done = fork_server.run([*HOLDFAST, *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode != 0) is fails, (done.stdout, done.stderr)
-    return done.stderr if fails else done.stdout.strip()
+    return str(done.stderr if fails else done.stdout.strip())
 
 
 def until(true: Callable[[], bool], seconds: float = 60) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
+
+import fork_server
 
 
 def on_terminal(
@@ -14,9 +14,8 @@ def on_terminal(
 ) -> str:
     """Run a command that must end with a code and return what a person would see; `more` is its environment."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "holdfast", *words]
     environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": str(columns), "TERM": term} | more
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as process:
+    with fork_server.start(words, environment, [follower] * 3) as process:
         os.close(follower)
         os.write(leader, typed.encode())
         shown = b""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from databaseroot import in_files
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
@@ -32,7 +33,7 @@ NOBODY = 65534
 def cli(*arguments: str | bytes, stdin: bytes = b"", **more: Any) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a user would, from a pipe."""
     command = [sys.executable, "-m", "holdfast", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False, **more)
+    return fork_server.run(command, input=stdin, capture_output=True, timeout=60, check=False, **more)
 
 
 def told(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fork_server
 import holdfast
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.memories.cold import named
@@ -782,9 +783,9 @@ def test_halves_far_apart_are_one_pair_for_every_reader(memory: holdfast.Memory,
 def test_text_for_a_command_may_begin_with_a_dash_or_come_from_standard_input(root: Path) -> None:
     run = [sys.executable, "-m", "holdfast", "chat", "write"]
     environment = os.environ | {"HOLDFAST_ROOT": str(root)}
-    subprocess.run([*run, "- likes tea"], env=environment, check=True, capture_output=True)
+    fork_server.run([*run, "- likes tea"], env=environment, check=True, capture_output=True)
     assert (root / "user/memory/MEMORY.md").read_text() == "- likes tea"
-    subprocess.run([*run, "-"], env=environment, check=True, capture_output=True, input=b"from a pipe\n")
+    fork_server.run([*run, "-"], env=environment, check=True, capture_output=True, input=b"from a pipe\n")
     assert (root / "user/memory/MEMORY.md").read_text() == "from a pipe"
 
 

@@ -16,6 +16,7 @@ import pytest
 from tools.reference import every_command
 
 import databaseroot
+import fork_server
 import holdfast
 from holdfast.cli.main import cli
 from terminal import on_terminal
@@ -25,7 +26,7 @@ def run(*words: str, root: pathlib.Path | None = None, text: str | None = None, 
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_ROOT"}
     if root is not None:
         environment["HOLDFAST_ROOT"] = str(root)
-    return subprocess.run(
+    return fork_server.run(
         [sys.executable, "-m", "holdfast", *words],
         env=environment, capture_output=True, text=True, input=text or "", cwd=cwd, timeout=60,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 from holdfast.cli.tool_commands import VERBS, kebab
 from holdfast.tools import toolsets
 from terminal import on_terminal
@@ -23,7 +24,7 @@ def run(*words: str, root: pathlib.Path | None, text: str = "", cwd: pathlib.Pat
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     if root is not None:
         environment["HOLDFAST_ROOT"] = str(root)
-    return subprocess.run(
+    return fork_server.run(
         [sys.executable, "-m", "holdfast", *words],
         env=environment, capture_output=True, text=True, input=text, cwd=cwd, timeout=60,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.memories.jobs import Job
 from holdfast.roots import MOST_SETTINGS
@@ -19,7 +20,7 @@ from terminal import on_terminal
 
 def run(*words: str, root: Path, text: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", "settings", *words, "--root", str(root)]
-    return subprocess.run(
+    return fork_server.run(
         command, input=text, capture_output=True, text=True, check=False, env=os.environ | more, timeout=60
     )
 
@@ -113,7 +114,7 @@ def stranger(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def ran(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command, environment = [sys.executable, "-m", "holdfast", *words], os.environ | {"HOLDFAST_ROOT": str(root)}
-    return subprocess.run(command, check=False, text=True, capture_output=True, env=environment, timeout=60)
+    return fork_server.run(command, check=False, text=True, capture_output=True, env=environment, timeout=60)
 
 
 def test_settings_of_a_stranger_run_no_program_and_send_nothing(stranger: Path, tmp_path: Path) -> None:

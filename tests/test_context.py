@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast import templates
 from holdfast.errors import Invalid, NotFound
@@ -48,7 +49,9 @@ def full(root: Path, memory: holdfast.Memory) -> Iterator[holdfast.Memory]:
 
 def run(root: Path, *words: str, text: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", "context", "--root", str(root), *words]
-    return subprocess.run(command, capture_output=True, text=True, input=text, timeout=60, env=os.environ | (env or {}))
+    return fork_server.run(
+        command, capture_output=True, text=True, input=text, timeout=60, env=os.environ | (env or {})
+    )
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -229,7 +232,7 @@ def test_a_hook_never_fails_and_says_nothing_when_there_is_nothing(root: Path, t
 def test_a_hook_takes_any_input(full: holdfast.Memory, root: Path, text: str) -> None:
     command = [sys.executable, "-m", "holdfast", "context", "--root", str(root), "--hook", *LONG]
     data = text.encode("utf-8", "surrogatepass")
-    done = subprocess.run(command, capture_output=True, input=data, timeout=60)
+    done = fork_server.run(command, capture_output=True, input=data, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"## Rules")
 

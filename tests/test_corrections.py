@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid
 from holdfast.memories import corrections
@@ -45,9 +45,9 @@ def refused(memory: holdfast.Memory, tool: str, context: dict[str, str] = WEB, /
 
 def cli(root: Path, *words: str, ok: bool = True) -> str:
     command = [sys.executable, "-m", "holdfast", *words, "--root", str(root)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = fork_server.run(command, capture_output=True, text=True)
     assert (done.returncode == 0) is ok, done.stderr
-    return done.stdout + done.stderr
+    return str(done.stdout + done.stderr)
 
 
 # read

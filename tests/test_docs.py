@@ -14,6 +14,7 @@ from prove.__main__ import CAMPAIGNS
 from prove.defences import DEFENCES
 from tools.reference import FOLDER, pages
 
+import fork_server
 from holdfast.cli.main import cli
 
 TOP = pathlib.Path(__file__).parent.parent
@@ -60,7 +61,7 @@ def test_every_command_of_the_readme_works(tmp_path: pathlib.Path) -> None:
         if "&&" in words:
             words = ["holdfast", "init", str(tmp_path)]
         extra = [] if words[1] == "init" else ["--root", str(tmp_path)]
-        done = subprocess.run([sys.executable, "-m", "holdfast", *words[1:], *extra], capture_output=True, text=True)
+        done = fork_server.run([sys.executable, "-m", "holdfast", *words[1:], *extra], capture_output=True, text=True)
         assert done.returncode == 0, (words, done.stderr)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 from holdfast.cli.setup import list_tools
 from holdfast.errors import Unavailable
 from holdfast.roots import is_address, make_root
@@ -22,7 +23,7 @@ from holdfast.storage.postgres import connections
 def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= {"HOME": str(home), "HOLDFAST_TRUST": "all"} | ({"HOLDFAST_ROOT": str(root)} if root else {})
-    return subprocess.run(
+    return fork_server.run(
         [sys.executable, "-m", "holdfast", *(words or ("doctor",))],
         env=environment, cwd=home, capture_output=True, text=True, input="", timeout=90,
     )  # fmt: skip
@@ -162,7 +163,7 @@ def test_the_shared_memory_in_a_folder_is_looked_at(tmp_path: pathlib.Path) -> N
     make_root(str(root))
     (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}"\n')
     for state in ("warn", "ok"):
-        done = subprocess.run(
+        done = fork_server.run(
             [sys.executable, "-m", "holdfast", "doctor", "--root", str(root), "--json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.queries import Query
@@ -215,7 +216,7 @@ def test_on_a_terminal_it_is_shown_first_and_proved_afterwards(
     shown = on_terminal("forget", "--query", "eastern silo", "--yes", root=root, code=2)
     assert "say so with the number: --count" in shown
     command = [sys.executable, "-m", "holdfast", "forget", "--query", "eastern silo", "--root", str(root)]
-    count = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["count"]
+    count = json.loads(fork_server.run(command, capture_output=True, check=True).stdout)["count"]
     shown = on_terminal("forget", "--query", "eastern silo", "--yes", "--count", str(count), root=root)
     assert "No file below the root has its bytes any more." in shown
     assert "Out of reach: backups" in shown

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.roots import make_root
@@ -33,7 +34,7 @@ def git(folder: Path, *words: str, check: bool = True) -> str:
 def command(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {f"GIT_{w}_{x}": "a@b.c" for w in ("AUTHOR", "COMMITTER") for x in ("NAME", "EMAIL")}
     line = [sys.executable, "-m", "holdfast", *words]
-    return subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return fork_server.run(line, cwd=root, env=environment, capture_output=True, text=True, check=False)
 
 
 def ids(path: Path) -> list[str]:

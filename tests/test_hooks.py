@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.model.queries import Query
 
@@ -77,9 +78,14 @@ def sent(event: str, path: object, **given: Any) -> dict[str, Any]:
     return usual | given
 
 
-def start(root: object, words: tuple[str, ...], given: Any) -> subprocess.CompletedProcess[str]:
+def start(
+    root: object,
+    words: tuple[str, ...],
+    given: Any,
+    run: Callable[..., subprocess.CompletedProcess[str]] = fork_server.run,
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", *words, "--root", str(root)]
-    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=20)
+    done = run(command, input=json.dumps(given), capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
     return done
 
@@ -221,7 +227,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, deaf: str) -> Iterator
         yield deaf
         return
     if request.param != "missing":
-        subprocess.run([sys.executable, "-m", "holdfast", "init", str(folder)], check=True, capture_output=True)
+        fork_server.run([sys.executable, "-m", "holdfast", "init", str(folder)], check=True, capture_output=True)
     if request.param == "damaged":
         (folder / "holdfast.toml").write_text("not toml")
     if request.param == "locked":
@@ -261,7 +267,7 @@ def timed(place: str, words: tuple[str, ...], given: Any) -> float:
     begin = time.monotonic()
     subprocess.run([sys.executable, "-m", "holdfast", "--version"], check=True, capture_output=True)
     started = time.monotonic()
-    start(place, words, given)
+    start(place, words, given, subprocess.run)
     return time.monotonic() - started - max(0.0, started - begin - 0.1)
 
 

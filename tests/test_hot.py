@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+import fork_server
 import holdfast
 from databaseroot import place
 from holdfast import templates
@@ -35,7 +36,7 @@ RULES = "agent/rules/common"
 def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a program would."""
     command = [sys.executable, "-m", "holdfast", *words, "--root", str(root)]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    return fork_server.run(command, capture_output=True, text=True, timeout=60)
 
 
 def answer(root: Path, *words: str) -> Any:

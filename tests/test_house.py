@@ -152,6 +152,33 @@ def test_gerunds_are_reported_and_nouns_are_not(tmp_path: Path) -> None:
     assert house.gerunds(modules).found == ["shop._keeping", "shop.storage.writing"]
 
 
+def test_the_lengths_of_functions_are_measured_and_the_longest_named(tmp_path: Path) -> None:
+    text = "class Cart:\n    @property\n    def total(self):\n        a = 1\n        b = 2\n        return a + b\n"
+    text += "".join(f"def f{number}():\n    return 1\n" for number in range(9))
+    measure = house.function_lengths(package(tmp_path, cart=text))
+    assert measure.figures == {"p50": 2, "p90": 4, "p99": 4}
+    assert measure.found == ["shop/cart.py:3 total: 4"]
+
+
+def test_modules_without_a_function_have_no_lengths(tmp_path: Path) -> None:
+    assert house.function_lengths(package(tmp_path, prices="A = 1\n")).figures == {}
+
+
+def test_modules_that_import_each_other_when_they_are_loaded_are_a_cycle(tmp_path: Path) -> None:
+    modules = package(
+        tmp_path,
+        one="from shop import two\n",
+        two="try:\n    import shop.three\nexcept ImportError:\n    pass\n",
+        three="from . import one\n",
+        user="from shop import one\n",
+        late="class Cart:\n    def work(self):\n        from shop import typed\n",
+        typed="from typing import TYPE_CHECKING\nfrom shop import late\nif TYPE_CHECKING:\n    from shop import user\n",
+    )
+    measure = house.import_cycles(modules)
+    assert measure.figures == {"cycles": 1}
+    assert measure.found == ["shop.one shop.three shop.two"]
+
+
 @pytest.mark.parametrize("markdown", [False, True])
 def test_tables_show_every_package_and_measure(tmp_path: Path, markdown: bool) -> None:
     package(tmp_path, storage__writing="A = 1\n" * 1200)

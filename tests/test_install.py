@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fork_server
 from holdfast import clients
 from holdfast.clients import CLIENTS, EVENTS, LATER, Hooks, Server, hook_line
 from holdfast.errors import Conflict
@@ -48,7 +49,7 @@ class Home:
         return kept | {"HOME": str(self.path), "HOLDFAST_ROOT": str(self.root), "TERM": "dumb"}
 
     def run(self, *words: str, text: str = "") -> Any:
-        return subprocess.run(
+        return fork_server.run(
             [sys.executable, "-m", "holdfast", *words],
             env=self.environment, cwd=self.project, capture_output=True, text=True, input=text, timeout=60,
         )  # fmt: skip

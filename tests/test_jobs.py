@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import fork_server
 import holdfast
 from databaseroot import place
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
@@ -740,7 +741,7 @@ def test_nothing_that_is_due_is_said_and_a_failure_is_in_the_exit_code(memory: h
 def test_the_commands_in_a_pipe(memory: holdfast.Memory, root: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "holdfast", "jobs", *words, "--root", str(root), "--json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return fork_server.run(command, capture_output=True, text=True, timeout=60)
 
     (kept,) = overdue(memory)
     listed = json.loads(run("list").stdout)

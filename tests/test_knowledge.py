@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryaml import loads  # type: ignore[attr-defined]  # its stub forgets to export it
 
+import fork_server
 import holdfast
 from holdfast.formats import markdown
 from holdfast.model.times import today
@@ -879,7 +880,7 @@ def test_a_link_follows_the_file_when_it_changes(tree: Path) -> None:
 
 def cli(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", *words, "--root", str(root)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return fork_server.run(command, capture_output=True, text=True)
 
 
 def test_the_commands_say_what_the_tools_say(tree: Path) -> None:

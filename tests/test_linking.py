@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fork_server
 import holdfast
 from holdfast.clients import rules
 from holdfast.clients.rules import LinkResult
@@ -59,7 +59,7 @@ def why(made: list[LinkResult], path: str) -> str:
 
 def run(root: Path, *words: str) -> Any:
     command = [sys.executable, "-m", "holdfast", "hot", "link", *words, "--root", str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    done = fork_server.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

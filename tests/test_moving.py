@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 import pgserver
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, Unavailable
@@ -112,7 +112,7 @@ def records(memory: holdfast.Memory) -> list[Any]:
 
 
 def cli(*words: str, root: Path | str, code: int = 0) -> Any:
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-m", "holdfast", *words, "--root", str(root)], capture_output=True, text=True, check=False
     )
     assert done.returncode == code, done

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.queries import Query
@@ -336,7 +336,7 @@ def test_files_that_vanish_at_once_are_told_until_they_are_back(root: Path, tmp_
             assert "12 files with 12 of" in problem.what
             assert not memory.verify().sound
             assert memory.stats()["vanished"]
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-m", "holdfast", "doctor", "--root", str(root)], capture_output=True, check=False
     )
     told = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
@@ -389,7 +389,7 @@ def test_a_newer_store_is_refused_before_anything_is_written(
     before, around = tree(root), sorted(tmp_path.iterdir())
     given = [word.format(out=tmp_path / "out", root=root) for word in words]
     extra = [] if words[0] == "init" else ["--root", str(root)]
-    done = subprocess.run([sys.executable, "-m", "holdfast", *given, *extra], capture_output=True, text=True)
+    done = fork_server.run([sys.executable, "-m", "holdfast", *given, *extra], capture_output=True, text=True)
     assert done.returncode == Invalid.exit_code
     assert "format 2; this Holdfast reads up to 1. Upgrade Holdfast; nothing was changed." in done.stderr
     assert tree(root) == before

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import fork_server
 import holdfast
 import pgserver
 from holdfast.errors import Busy, Conflict, HoldfastError, Unavailable
@@ -184,7 +185,7 @@ def filled(old: Old, folder: str) -> Old:
 
 
 def migrate(address: str, *options: str) -> dict[str, Any]:
-    done = subprocess.run([*COMMAND, address, *options, "--json"], capture_output=True, text=True, timeout=300)
+    done = fork_server.run([*COMMAND, address, *options, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     reply: dict[str, Any] = json.loads(done.stdout)
     return reply
@@ -192,7 +193,7 @@ def migrate(address: str, *options: str) -> dict[str, Any]:
 
 def refused(address: str, *options: str) -> str:
     """Run the command, which must fail and change nothing; return its error."""
-    done = subprocess.run([*COMMAND, address, *options], capture_output=True, text=True, timeout=300)
+    done = fork_server.run([*COMMAND, address, *options], capture_output=True, text=True, timeout=300)
     assert done.returncode not in (0, 1), done.stdout
     return str(json.loads(done.stderr)["error"])
 
@@ -223,7 +224,7 @@ def test_opening_an_old_database_names_the_command(filled: Old) -> None:
             opening()
         assert command in caught.value.next_step
     for words in (["init", filled.at("red")], ["doctor", "--root", filled.at("red")]):
-        done = subprocess.run([*COMMAND[:3], *words], capture_output=True, text=True, check=False)
+        done = fork_server.run([*COMMAND[:3], *words], capture_output=True, text=True, check=False)
         assert done.returncode == Unavailable.exit_code
         assert command in done.stdout + done.stderr
     with serving(filled.at("red")) as team:

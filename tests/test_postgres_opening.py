@@ -24,6 +24,7 @@ from click.testing import CliRunner
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
+import fork_server
 import holdfast
 import pgserver
 from holdfast.cli.main import cli
@@ -79,7 +80,7 @@ def refused(dsn: str) -> HoldfastError:
 def command(here: Path, words: str, address: str = "") -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PG"))}
     environment |= {"HOME": str(here)} | ({"HOLDFAST_ROOT": address} if address else {})
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-m", "holdfast", *shlex.split(words)],
         env=environment, cwd=here, capture_output=True, text=True, input="", timeout=120,
     )  # fmt: skip
@@ -189,7 +190,7 @@ def test_an_address_without_its_secrets_opens_the_same(dsn: str, bare: str) -> N
 @pytest.mark.parametrize("command", [("stats",), ("doctor",), ("install", "cursor", "--dry-run")])
 def test_no_command_tells_a_password_that_was_written_carelessly(command: tuple[str, ...], tmp_path: Path) -> None:
     for dsn in (f"postgresql://u:x?{PASSWORD}@127.0.0.1:1/db", f"postgresql://u:x@{PASSWORD}@127.0.0.1:1/db"):
-        done = subprocess.run(
+        done = fork_server.run(
             [sys.executable, "-m", "holdfast", *command, "--root", dsn],
             capture_output=True, text=True, check=False, timeout=60, env=os.environ | {"HOME": str(tmp_path)},
         )  # fmt: skip
@@ -429,7 +430,7 @@ def semantic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def status(address: str, *words: str) -> Any:
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-m", "holdfast", *words, "--root", address, "--json"], capture_output=True, text=True, check=True
     )  # fmt: skip
     return json.loads(done.stdout)

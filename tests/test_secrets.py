@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
@@ -485,7 +486,7 @@ def test_a_refusal_says_what_where_and_what_next(memory: holdfast.Memory) -> Non
 
 def test_a_command_refuses_a_secret(root: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "put", "note", f"a {TOKEN}", "--title", "T", "--root", str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = fork_server.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "GitHub token" in done.stderr
     assert TOKEN not in done.stderr + done.stdout

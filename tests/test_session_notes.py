@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid
 from holdfast.model.queries import Query
@@ -89,7 +89,7 @@ def test_no_search_of_the_library_or_the_command_line_shows_them(
     said = ""
     for words in (["search", "wombat"], ["related", "zoo"], ["context"], ["search", "", "--kind", "entry"]):
         command = [sys.executable, "-m", "holdfast", *words, "--root", str(root)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = fork_server.run(command, capture_output=True, text=True)
         said = done.stdout + done.stderr
         assert "password" not in said
     assert "holdfast compartment get" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query
@@ -122,7 +122,7 @@ def test_the_command_line_shows_which(private: holdfast.Memory, root: Path) -> N
     assert "shared:user/memory/workspaces/alpha/decisions.md#" in shown
     assert "shared" not in on_terminal("search", "gateway", "--where", "here", root=root)
     found = json.loads(
-        subprocess.run(
+        fork_server.run(
             [sys.executable, "-m", "holdfast", "recall", "gateway", "--where", "shared", "--root", str(root)],
             capture_output=True, text=True, check=True,
         ).stdout

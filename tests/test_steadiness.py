@@ -24,6 +24,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from ryaml import loads  # type: ignore[attr-defined]  # its stub forgets to export it
 
+import fork_server
 import holdfast
 from holdfast.errors import OverBudget
 from holdfast.model.queries import Query
@@ -73,10 +74,9 @@ def contents(root: Path, *without: str) -> dict[str, bytes]:
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     known = {name: value for name, value in os.environ.items() if name != "HOLDFAST_ROOT"} | environment
-    return subprocess.run(
+    return fork_server.run(
         [sys.executable, "-m", "holdfast", *words],
         env=known,
-        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats.jsonl import parse
@@ -387,7 +388,7 @@ def test_a_deep_and_a_wide_graph_are_no_trouble(memory: holdfast.Memory) -> None
 
 
 def command(where: str, *words: str) -> Any:
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-m", "holdfast", "task", *words, "--root", where], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
@@ -137,7 +138,7 @@ def kept(root: Path) -> list[dict[str, Any]]:
 def run(*words: str, root: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOLDFAST_ROOT": str(root)} | more
     command = [sys.executable, "-m", "holdfast", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return fork_server.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def found(memory: holdfast.Memory, text: str, **given: Any) -> list[str]:

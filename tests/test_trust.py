@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.formats.prompts import invisible
 from holdfast.memories.lint import lint
@@ -401,6 +402,6 @@ def test_the_owner_approves_long_term_memory_on_the_command_line(root: Path) -> 
         memory.chat.save_global_memory("I like tea.")
         assert "> I like tea." in memory.prompt()
     command = [sys.executable, "-m", "holdfast", "--root", str(root), "chat", "memory", "--approve"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    fork_server.run(command, check=True, capture_output=True)
     with holdfast.open(root) as memory:
         assert "\n\nI like tea." in memory.prompt()

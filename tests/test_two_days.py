@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+import fork_server
 import holdfast
 from holdfast.model.queries import Query
 from test_mcp import ask
@@ -50,9 +50,9 @@ class Desk:
     def run(self, *words: str, folder: str = "desk") -> str:
         """Run a command in a folder, as a hook of a client does."""
         command = [sys.executable, "-m", "holdfast", *words, "--root", str(self.root)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder(folder), timeout=60)
+        done = fork_server.run(command, capture_output=True, text=True, cwd=self.folder(folder), timeout=60)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     @contextlib.asynccontextmanager
     async def conversation(self, folder: str, *options: str) -> AsyncIterator[Client]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fork_server
 import holdfast
 from holdfast.errors import Invalid
 from holdfast.model.names import count_tokens
@@ -36,7 +36,7 @@ def used(memory: holdfast.Memory) -> holdfast.Memory:
 
 def told(root: Path, *words: str) -> Any:
     command = [sys.executable, "-m", "holdfast", "usage", "--root", str(root), "--json", *words]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(fork_server.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def test_usage_is_counted_from_traces(root: Path, used: holdfast.Memory) -> None:

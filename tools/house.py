@@ -220,6 +220,47 @@ def gerunds(modules: Sequence[Module]) -> Measure:
     return Measure("modules named by gerunds", {"modules": len(found)}, found)
 
 
+def function_lengths(modules: Sequence[Module]) -> Measure:
+    """Measure the lines of functions without their decorators; list the longest one in a hundred."""
+    lengths = sorted(
+        (node.end_lineno - node.lineno + 1, f"{module.path}:{node.lineno} {node.name}")
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, _Function) and node.end_lineno
+    )
+    at = {f"p{share}": lengths[len(lengths) * share // 100] for share in (50, 90, 99) if lengths}
+    longest = [f"{name}: {lines}" for lines, name in reversed(lengths) if (lines, name) >= at["p99"]]
+    return Measure("lines of functions", {name: lines for name, (lines, _) in at.items()}, longest)
+
+
+def import_cycles(modules: Sequence[Module]) -> Measure:
+    """Find groups of modules that import each other at module level, type checking aside."""
+    known = {module.name for module in modules}
+    reached = {module.name: imports(top_level(module), known) for module in modules}
+    for middle in known:  # Warshall: whatever imports the middle also reaches what the middle imports
+        for others in reached.values():
+            if middle in others:
+                others |= reached[middle]
+    groups = {tuple(sorted(other for other in reached[name] if name in reached[other])) for name in known}
+    found = [" ".join(group) for group in sorted(groups - {()})]
+    return Measure("import cycles", {"cycles": len(found)}, found)
+
+
+def top_level(module: Module) -> Module:
+    """Return a module with only the imports that run when it is loaded."""
+    found: list[ast.stmt] = []
+    nodes: list[ast.AST] = [module.tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif not isinstance(node, _Function) and not (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
+            nodes += ast.iter_child_nodes(node)
+    return module._replace(tree=ast.Module(found, []))
+
+
 class Counter:
     """Counts calls into the package from now on, in the current thread and in threads that start later."""
 
@@ -334,7 +375,8 @@ def run(*arguments: str) -> float:
 def static(source: pathlib.Path) -> tuple[dict[str, Size], list[Measure]]:
     """Measure the source text of a package."""
     modules = read(source)
-    return sizes(modules), [measure(modules) for measure in (one_importer, one_caller, shared_class_names, gerunds)]
+    measures = (one_importer, one_caller, shared_class_names, gerunds, function_lengths, import_cycles)
+    return sizes(modules), [measure(modules) for measure in measures]
 
 
 def dynamic(root: str, options: argparse.Namespace) -> Iterator[Measure]:
