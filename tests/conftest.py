@@ -14,6 +14,7 @@ from hypothesis import settings
 
 import databaseroot
 import engines
+import fork_server
 import holdfast
 import pgserver
 from holdfast.roots import make_root, set_up
@@ -56,6 +57,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     there = engines.chosen(module, test, metafunc.config.getoption("engine"))
     alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
     metafunc.parametrize("stands_on", there or [alone], scope="function")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_end() -> Iterator[None]:
+    """Stop the process that commands are forked from, before the coverage of all processes is combined."""
+    yield
+    fork_server.stop()
 
 
 @pytest.fixture

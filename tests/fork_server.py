@@ -7,7 +7,6 @@ opens no memory. Use `subprocess` where the start, a pipe or a signal is what is
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import gc
@@ -125,14 +124,16 @@ def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
     with theirs:
         command, null = [sys.executable, __file__, str(theirs.fileno())], subprocess.DEVNULL
         process = subprocess.Popen(command, stdin=null, stdout=null, pass_fds=[theirs.fileno()])
-    atexit.register(_stop)
     return process, ours
 
 
-def _stop() -> None:
-    process, control = _server()
-    control.close()
-    process.wait()
+def stop() -> None:
+    """Stop the server of this process, if there is one."""
+    if _server.cache_info().currsize:
+        process, control = _server()
+        _server.cache_clear()
+        control.close()
+        process.wait()
 
 
 def _serve(control: socket.socket) -> None:
