@@ -449,6 +449,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(folder: str) -> None:
                 again = (
                     "What was copied stays; run this again to go on.",
                     "Check host and port, and that the server runs.",
+                    "Try again soon.",
                 )
                 assert json.loads(told)["error"].endswith(again)
         assert killed >= 2
