@@ -88,6 +88,11 @@ class Kind(msgspec.Struct, frozen=True):
         return "{any}" not in self.place
 
     @property
+    def on_request(self) -> bool:
+        """Is it searched only when its kind is asked for? Then its words do not count as words of the others."""
+        return self.layer in ("cold", "own")
+
+    @property
     def one(self) -> str:
         """The name with its article: A note, An episode."""
         return f"{'An' if self.name[0] in 'aeiou' else 'A'} {self.name}"

@@ -214,9 +214,9 @@ def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:
                 session = (PREFIX + one.session[0], one.session[1])
                 candidates[row] = msgspec.structs.replace(one, session=session)
         after = {2 * row + odd: 2 * other + odd for row, other in pool.after.items()}
-        twin = found.get((pool.foreign, pool.words), Pool(held=(0,) * len(pool.held), records=0))
+        twin = found.get((pool.on_request, pool.words), Pool(held=(0,) * len(pool.held), records=0))
         records, length = pool.records + twin.records, pool.length * pool.records + twin.length * twin.records
-        found[pool.foreign, pool.words] = msgspec.structs.replace(
+        found[pool.on_request, pool.words] = msgspec.structs.replace(
             pool, held=tuple(map(sum, zip(pool.held, twin.held, strict=True))), records=records,
             length=length / max(1, records) if twin.records else pool.length,
             candidates={**twin.candidates, **candidates}, after={**twin.after, **after},

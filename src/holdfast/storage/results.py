@@ -60,8 +60,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class Pool(msgspec.Struct, frozen=True):
     """The candidates for a question, and the statistics that ranking needs."""
 
-    foreign: bool = False
-    """Are these records of other programs, whose words are counted separately?"""
+    on_request: bool = False
+    """Are these records of kinds that are searched only on request? Their words are counted separately."""
     words: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
     """In how many records each word occurs."""

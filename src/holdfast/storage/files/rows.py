@@ -20,10 +20,12 @@ from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 15
+VERSION = 16
 BUSY_MS = 5_000
-WORDS = ("words", "foreign_words")
-"""The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
+WORDS = ("words", "other_words")
+"""The full-text tables: of what every search reads, and of kinds that are searched only on request, such as traces.
+
+Those are many, and must not change how rare a word is."""
 TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 _TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 _LOW64 = (1 << 64) - 1
@@ -251,7 +253,7 @@ def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
         if ties := words.ties_of(record):
             db.executemany("INSERT OR IGNORE INTO ties VALUES (?, ?, ?)", [(*tie, row) for tie in ties])
         if texts := words.words_of(record):
-            table = WORDS[KINDS[record.kind].foreign]
+            table = WORDS[KINDS[record.kind].on_request]
             db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *texts))
     return None
 
@@ -265,7 +267,7 @@ def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
         return False
     for row, _ in current:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].foreign]} WHERE rowid = ?", (row,))
+        db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 

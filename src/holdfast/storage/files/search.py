@@ -141,7 +141,7 @@ class Questions:
                 totals = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
                 records, *lengths = (varints(totals) if isinstance(totals, bytes) else []) or [1, 1]  # empty so far
                 pool = Pool(
-                    foreign=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
+                    on_request=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
                     held=tuple(wanted.held), records=max(1, records), length=max(1.0, sum(lengths) / max(1, records)),
                 )  # fmt: skip
                 found.append(_filled(db, pool, where, best))
@@ -155,7 +155,7 @@ class Questions:
         """Return a pool with these rows and their neighbours added, as far as its full-text table has them."""
         with self._using() as db:
             fresh = [row for row in rows if row not in pool.candidates]
-            lengths = _lengths(db, WORDS[pool.foreign], fresh)
+            lengths = _lengths(db, WORDS[pool.on_request], fresh)
             return _filled(db, pool, where, [row for row in fresh if row in lengths])
 
     def load(self, rows: Iterable[int]) -> dict[int, Record]:
@@ -312,7 +312,7 @@ class Questions:
 
 def _tables(where: Filter) -> list[str]:
     """Return the full-text tables of the kinds that are searched."""
-    return list(dict.fromkeys([WORDS[KINDS[name].foreign] for name in where.kinds or where.searchable]))
+    return list(dict.fromkeys([WORDS[KINDS[name].on_request] for name in where.kinds or where.searchable]))
 
 
 def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
@@ -382,7 +382,7 @@ def _filled(db: apsw.Connection, pool: Pool, where: Filter, best: list[int]) -> 
     """Add rows and their neighbours to a pool as candidates, except records written after the time of asking."""
     if not best:
         return pool
-    table, after = WORDS[pool.foreign], dict[int, int]()
+    table, after = WORDS[pool.on_request], dict[int, int]()
     chains: Iterable[Row] = db.execute(_NEIGHBOURS, (carray(best), *IN_ORDER))
     for chain in chains:
         last = None

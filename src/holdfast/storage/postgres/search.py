@@ -214,7 +214,7 @@ class Searcher:
             wanted = words.rare_words(terms, self._settings, count)
             runs, total = [*wanted.phrases, *wanted.words], max(1, records[foreign])
             pool = Pool(
-                foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=total,
+                on_request=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=total,
                 length=max(1.0, lengths[foreign] / total),
             )  # fmt: skip
             questions.append(Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases)))
@@ -226,7 +226,7 @@ class Searcher:
     ) -> Matches:  # fmt: skip
         """Return the candidates for some words and a meaning, with those `beside` them, numbered from `first` on."""
         pool, runs, _ = question
-        asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
+        asked, prefix = self._asked(question), self.lexemes.prefix(pool.on_request)
         by_meaning = meaning is not None and not terms.phrases  # quoted words must occur literally
         if not asked and not by_meaning:
             return Matches(pool, {}, [])
@@ -254,7 +254,7 @@ class Searcher:
     def _asked(self, question: Question) -> str:
         """Return the query for the records to rank: with all phrases, or with some of the rarest words."""
         pool, runs, phrases = question
-        prefix = self.lexemes.prefix(pool.foreign)
+        prefix = self.lexemes.prefix(pool.on_request)
         if phrases:
             return " & ".join(_query(prefix, run) for run in runs[:phrases])
         chosen, total = list[Run](), 0
