@@ -91,10 +91,8 @@ class SqliteIndex(search.Questions):
             self._db = tables.create(":memory:", self._identity)
             return self._db
         name = self._current()
-        if self._db is not None and (name != self._name or self._pid != os.getpid()):
-            if self._pid == os.getpid():
-                self._db.close()
-            self._db = None
+        if name != self._name or self._pid != os.getpid():
+            self._close_replaced()
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
@@ -111,6 +109,11 @@ class SqliteIndex(search.Questions):
                 raise Stale("the index was made for another version, root or layout, or is not whole")
             self._db, self._name, self._pid = db, name, os.getpid()
         return self._db
+
+    def _close_replaced(self) -> None:
+        if self._db is not None and self._pid == os.getpid():  # a child process must not close it
+            self._db.close()
+        self._db = None
 
     def _current(self) -> str:
         try:
@@ -161,12 +164,18 @@ class SqliteIndex(search.Questions):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside, this thread uses the open connection without checking whether the index was replaced."""
-        before, self._local.reading = self._is_reading(), True
+        """Inside, this thread checks only once, at the beginning, whether the index was replaced."""
+        if self._is_reading():
+            yield
+            return
+        with self._lock:
+            if self._pid != os.getpid() or (self.folder and self._name != self._current()):
+                self._close_replaced()
+        self._local.reading = True
         try:
             yield
         finally:
-            self._local.reading = before
+            self._local.reading = False
 
     def _is_reading(self) -> bool:
         return getattr(self._local, "reading", False)
@@ -212,7 +221,7 @@ class SqliteIndex(search.Questions):
         another process has replaced that one.
         """
         with self._alone():
-            if known is not None and self.generation() not in ("", known):
+            if known is not None and self._current() not in ("", known):
                 yield None
                 return
             with self._lock:

@@ -90,7 +90,8 @@ class IndexSync:
         for left in reversed(range(_TRIES)):
             known = self.index.generation()
             try:
-                answer = work()
+                with self.index.reading():
+                    answer = work()
             except (Stale, Unusable) as error:
                 failed += 1
                 if failed > 2:
@@ -188,6 +189,10 @@ class IndexSync:
     def read(self, *paths: str) -> None:
         """Index these files as they are now."""
         check_text(*paths)
+        if self._watcher and self._watcher.alive and all(map(self._layout.watched, paths)):
+            with self._turns:
+                self._as_watched(self._watcher)
+            return
         for path in paths:
             self.note(path)
         self.catch_up()

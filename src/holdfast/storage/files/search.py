@@ -76,6 +76,11 @@ def at_or_below(places: tuple[str, ...]) -> tuple[str, list[str]]:
     return "(" + " OR ".join("path = ? OR (path > ? AND path < ?)" for _ in places) + ")", values
 
 
+def as_json(values: Iterable[Any]) -> str:
+    """Return values as a table `json_each(?)`."""
+    return msgspec.json.encode(list(values)).decode()
+
+
 def placeholders(values: Sized) -> str:
     return ",".join("?" * len(values))
 
@@ -233,9 +238,9 @@ class Questions:
 
     def last_writes(self, targets: Collection[str]) -> dict[str, Record]:
         """Return the newest entry of the write log about each of these documents and sections."""
-        newest = "SELECT record FROM records WHERE key = ? AND kind = 'write' ORDER BY sort DESC LIMIT 1"
-        found = ((target, self._rows(newest, (target,))) for target in targets)
-        return {target: record_in(rows[0][0]) for target, rows in found if rows}
+        newest = "SELECT record FROM records WHERE key = value AND kind = 'write' ORDER BY sort DESC LIMIT 1"
+        found = self._rows(f"SELECT value, ({newest}) FROM json_each(?)", (as_json(targets),))
+        return {target: record_in(blob) for target, blob in found if blob is not None}
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         sign, way = (">", "ASC") if after else ("<", "DESC")
@@ -250,7 +255,7 @@ class Questions:
         """Return the ids of the entries of a log, also of those that hide another one, or those among some ids."""
         some = "" if among is None else "AND {0} IN (SELECT value FROM json_each(?2))"
         sql = f"SELECT {{0}} FROM {{1}} JOIN files USING (file) WHERE path = ?1 {some}"
-        given = (path,) if among is None else (path, msgspec.json.encode(among).decode())
+        given = (path,) if among is None else (path, as_json(among))
         return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
@@ -430,15 +435,14 @@ def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> dict[int, int]
 def _having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
     """Return the rows of each tie that pass the filter; none when a tie has too many to mean anything."""
     condition, values = conditions(where)
+    rows: Iterable[Row] = db.execute(
+        "WITH asked AS MATERIALIZED (SELECT value ->> 0 AS way, value ->> 1 AS name FROM json_each(?) WHERE"
+        " (SELECT 1 FROM ties t WHERE t.way = value ->> 0 AND t.name = value ->> 1 LIMIT 1 OFFSET ?) IS NULL)"
+        " SELECT t.way, t.name, t.row FROM asked a CROSS JOIN ties t ON t.way = a.way AND t.name = a.name"
+        f" CROSS JOIN records r ON r.row = t.row WHERE {condition}",
+        (as_json(ties), MOST, *values),
+    )
     found: dict[Tie, list[int]] = {}
-    for way, name in ties:
-        many = db.execute("SELECT 1 FROM ties WHERE way = ? AND name = ? LIMIT 1 OFFSET ?", (way, name, MOST)).get
-        if many is None:
-            rows: list[Row] = db.execute(
-                "SELECT r.row FROM ties t JOIN records r ON r.row = t.row"
-                f" WHERE t.way = ? AND t.name = ? AND {condition} LIMIT ?",
-                (way, name, *values, COMMON + 1),
-            ).fetchall()
-            if len(rows) <= COMMON:
-                found[way, name] = [row for (row,) in rows]
-    return found
+    for way, name, row in rows:
+        found.setdefault((way, name), []).append(row)
+    return {tie: rows for tie, rows in found.items() if len(rows) <= COMMON}
