@@ -185,6 +185,7 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 import holdfast
 LOG = "user/memory/jobs.jsonl"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 with holdfast.open(sys.argv[1]) as memory, holdfast.open(sys.argv[1]) as other:
     begun, go = threading.Event(), threading.Event()
     def slow():

@@ -417,7 +417,7 @@ def wait_for(old: Old, count: int, process: subprocess.Popen[bytes]) -> bool:
 def test_a_command_that_is_killed_goes_on_where_it_was(old: Old, folder: str) -> None:
     old.fill("red", files_of(folder))
     killed = 0
-    for count in (0, 1, 30, 2_500, 9_000, 15_000, 20_000):
+    for count in (0, 1, 30, 9_000, 20_000):
         with copying(old.address) as process:
             if wait_for(old, count, process):
                 process.send_signal(signal.SIGKILL)
@@ -426,7 +426,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(old: Old, folder: str) ->
             with pytest.raises(Unavailable, match="has not finished" if count else "earlier Holdfast") as caught:
                 holdfast.open(old.at("red"))
             assert "holdfast migrate store ADDRESS" in caught.value.next_step
-    assert killed >= 4
+    assert killed >= 3
     migrate(old.address, "--yes")
     assert old.version() == database.VERSION
     assert old.rows() == plain_copy(old, folder)
@@ -437,7 +437,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(folder: str) -> None:
         old = Old(running.server, name)
         old.fill("red", files_of(folder))
         wanted, killed = plain_copy(old, folder), 0
-        for count in (20, 5_000, 12_000):
+        for count in (20, 9_000):
             with copying(old.address) as process:
                 if wait_for(old, count, process):
                     running.kill()
@@ -452,7 +452,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(folder: str) -> None:
                     "Try again soon.",
                 )
                 assert json.loads(told)["error"].endswith(again)
-        assert killed >= 2
+        assert killed
         migrate(old.address) if old.version() == database.VERSION else migrate(old.address, "--yes")
         assert old.version() == database.VERSION
         assert old.rows() == wanted

@@ -432,7 +432,7 @@ def test_schemas_carry_the_default_values() -> None:
 def test_every_tool_answers_any_parameters_with_a_reply(memory: holdfast.Memory, tool: str) -> None:
     params = toolsets.registry().tools[tool].params
     wrong: list[Any] = [None, {}, [], "x", 7, {"unknown": 1}]
-    values: tuple[Any, ...] = (None, "", 7, -1, [], {}, ["\ud800"], "x" * 1_000_000, float("nan"), {"a": {"b": [None]}})
+    values: tuple[Any, ...] = (None, "", 7, -1, [], {}, ["\ud800"], "x" * 200_000, float("nan"), {"a": {"b": [None]}})
     wrong += [dict.fromkeys(params, value) for value in values]
     for given in wrong:
         reply = memory.call(tool, given)
