@@ -325,7 +325,7 @@ def test_a_backup_while_others_write_is_consistent(root: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["copy.tar.gz", "copy"])
-def test_a_killed_backup_leaves_no_half_of_one(filled: holdfast.Memory, tmp_path: Path, name: str) -> None:
+def test_a_killed_backup_leaves_no_partial_backup(filled: holdfast.Memory, tmp_path: Path, name: str) -> None:
     for number in range(50):
         filled.put("note", f"Text {number} " * 50, title=f"Note {number}")
     long = finish(BACKUP, filled.root, str(tmp_path / f"first-{name}"))
@@ -345,7 +345,7 @@ def test_a_killed_backup_leaves_no_half_of_one(filled: holdfast.Memory, tmp_path
     assert filled.verify().sound
 
 
-def test_a_killed_restore_leaves_nothing_or_all_of_it(filled: holdfast.Memory, tmp_path: Path) -> None:
+def test_a_killed_restore_is_complete_or_absent(filled: holdfast.Memory, tmp_path: Path) -> None:
     for number in range(50):
         filled.put("note", f"Text {number} " * 50, title=f"Note {number}")
     filled.backup(tmp_path / "copy.tar.gz")

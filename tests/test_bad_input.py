@@ -244,7 +244,7 @@ def test_unreadable_files_and_folders_are_told_and_the_rest_is_found(shared: Pat
     assert answers["sound"] == "False"
 
 
-def test_what_was_known_below_a_folder_that_became_unreadable_is_not_forgotten(shared: Path) -> None:
+def test_records_below_an_unreadable_folder_stay_in_the_index(shared: Path) -> None:
     derived = shared / ".holdfast"
     with holdfast.open(shared) as memory:
         memory.refresh()
@@ -330,7 +330,7 @@ def test_an_unknown_setting_is_answered_with_the_valid_ones(root: Path) -> None:
         assert name in told(done)["error"]
 
 
-def test_a_newer_format_says_to_upgrade(root: Path) -> None:
+def test_a_newer_format_asks_for_an_upgrade(root: Path) -> None:
     (root / "holdfast.toml").write_text("format = 2\n")
     done = cli("put", "note", "text", "--title", "T", "--root", str(root))
     assert done.returncode == 2
@@ -430,7 +430,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
-def test_a_bad_line_is_told_with_file_and_line_and_its_neighbours_are_read(root: Path, line: bytes) -> None:
+def test_a_bad_line_is_reported_and_the_lines_around_it_are_read(root: Path, line: bytes) -> None:
     data = message("before") + b"\n" + line + b"\n" + message("after") + b"\n"
     file = plant(root, HISTORY, data)
     with holdfast.open(root) as memory:
@@ -1203,7 +1203,7 @@ def test_what_must_be_given_is_named(memory: holdfast.Memory, root: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["id", "op", "writer", "hide", "hidden", "ref", "session", "workspace"])
-def test_a_field_that_holdfast_writes_itself_cannot_be_given(memory: holdfast.Memory, name: str) -> None:
+def test_a_reserved_field_is_refused(memory: holdfast.Memory, name: str) -> None:
     with pytest.raises(Invalid, match=name):
         memory.put("message", "x", fields={name: "mine"})
 
@@ -1282,7 +1282,7 @@ def test_on_a_full_disk_what_was_kept_is_still_read(small: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", ["before", "after"])
-def test_on_a_full_disk_what_was_kept_is_still_found(small: Path, opened: str) -> None:
+def test_records_are_found_when_the_disk_is_full(small: Path, opened: str) -> None:
     with holdfast.open(small) as memory:
         kept, _ = fill(memory)
         if opened == "before":
@@ -1292,7 +1292,7 @@ def test_on_a_full_disk_what_was_kept_is_still_found(small: Path, opened: str) -
             assert texts(memory, query="words") >= set(kept.values())
 
 
-def test_on_a_full_disk_the_command_line_still_searches(small: Path) -> None:
+def test_the_command_line_searches_when_the_disk_is_full(small: Path) -> None:
     with holdfast.open(small) as memory:
         kept, _ = fill(memory)
     done = cli("search", "words", "--limit", "1000", "--root", str(small))

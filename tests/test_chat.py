@@ -439,7 +439,7 @@ with holdfast.open(sys.argv[1]) as memory:
 """
 
 
-def test_exchanges_are_whole_or_absent_whenever_the_writer_is_killed(root: Path) -> None:
+def test_an_exchange_is_complete_or_absent_after_a_kill(root: Path) -> None:
     """kill -9 at random moments: what was acknowledged is there, and never half of one."""
     chance = random.Random(7)
     acknowledged = 0

@@ -109,7 +109,7 @@ def linger(dice: random.Random) -> None:
     time.sleep(dice.random() * 0.02)
 
 
-def test_eight_processes_appending_to_one_log_lose_nothing_and_repeat_no_id(root: Path) -> None:
+def test_eight_processes_append_to_one_log_without_loss_or_duplicate_ids(root: Path) -> None:
     printed = run_together(EPISODES, root, APPENDS, PROCESSES)
     acknowledged = [identifier for lines in printed for identifier in lines]
     (log,) = root.glob("user/memory/sessions/*/episodic.jsonl")
@@ -142,7 +142,7 @@ def test_eight_processes_adding_decisions_to_one_file_all_get_theirs_in(root: Pa
 
 
 @pytest.mark.parametrize("tail", [b'{"id":"01', b'{"text":"whole"}', b"\0\0\0\0", b'{"text":"caf\xc3'])
-def test_the_next_append_seals_a_tail_and_loses_nothing_around_it(root: Path, tail: bytes) -> None:
+def test_an_append_after_a_torn_line_loses_nothing(root: Path, tail: bytes) -> None:
     with holdfast.open(root) as memory:
         before = memory.put("episode", "before the crash")
         path = root / before.path
@@ -158,7 +158,7 @@ def test_the_next_append_seals_a_tail_and_loses_nothing_around_it(root: Path, ta
         assert [problem.line for problem in damage] == ([] if whole else [2])
 
 
-def test_a_rebuild_that_is_killed_leaves_answers_as_they_were(root: Path) -> None:
+def test_a_killed_rebuild_does_not_change_answers(root: Path) -> None:
     with holdfast.open(root) as memory:
         for number in range(300):
             memory.put("episode", f"number{number} of many", session=f"s{number % 5}")
@@ -202,7 +202,7 @@ def holding(root: Path, path: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("kind", ["episode", "note", "decision"])
-def test_a_lock_that_a_stopped_process_holds_is_a_loud_error_and_nothing_is_lost(
+def test_a_lock_held_by_a_stopped_process_is_an_error_and_loses_nothing(
     root: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_LIMITS_LOCK_SECONDS", "1")

@@ -183,7 +183,7 @@ def rewriting(file: Path) -> Save:
 @pytest.mark.parametrize(
     "program", [appending, pytest.param(late, marks=pytest.mark.skipif(not LEASES, reason=_NONE)), renaming, rewriting]
 )
-def test_an_entry_that_is_saved_at_any_step_of_a_write_stays(
+def test_an_entry_saved_by_an_editor_during_a_write_is_not_lost(
     memory: holdfast.Memory, root: Path, adds: bool, program: Callable[[Path], Save]
 ) -> None:
     base = memory.put("decision", "The first.", title="Base")

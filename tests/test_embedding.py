@@ -276,7 +276,7 @@ def test_what_no_record_needs_is_dropped_once_it_is_most_of_all(root: Path) -> N
         assert told.bytes < 4 * memory.embed().bytes + 1_000 * 400
 
 
-def test_many_entries_in_one_page_have_one_vector_each(root: Path) -> None:
+def test_each_entry_of_a_page_has_one_vector(root: Path) -> None:
     with holdfast.open(root) as memory:
         for number in range(400):
             memory.put("decision", f"The cat sleeps on sofa {number}.", title=f"Pet {number}")
@@ -288,7 +288,7 @@ def test_many_entries_in_one_page_have_one_vector_each(root: Path) -> None:
     assert told.bytes < 400 * 400
 
 
-def test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors(root: Path) -> None:
+def test_repeated_edits_leave_few_old_vectors(root: Path) -> None:
     with holdfast.open(root) as memory:
         page = root / memory.put("decision", "The cat sleeps.", title="First").path
         entries = "".join(f"\n### [2026-01-01] Choice {number}\n\nOption {number}.\n" for number in range(300))
@@ -363,7 +363,7 @@ def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.
         assert recall(memory, ASKED)
 
 
-def test_a_search_does_not_wait_for_the_thread_that_makes_vectors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_does_not_wait_for_the_embedding_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedders.WordVectors, "at_once", 5)
     begun, go_on, found = threading.Event(), threading.Event(), list[Answer]()
     real = embedders.WordVectors.texts

@@ -139,7 +139,7 @@ def test_the_command_prints_a_line_of_json_for_each_change(root: Path) -> None:
             assert process.wait(60) == 0
 
 
-def test_a_search_while_watching_finds_what_was_saved_before_it(root: Path) -> None:
+def test_a_watching_search_finds_every_earlier_write(root: Path) -> None:
     with holdfast.open(root, watch=True) as reader, holdfast.open(root) as writer:
         for number in range(20):
             page = writer.put("note", f"The word is zebra{number}.", title=f"Page {number}")

@@ -81,9 +81,7 @@ def told(memory: holdfast.Memory) -> dict[str, str]:
     return found
 
 
-def test_forgetting_all_that_has_a_text_leaves_no_byte_of_it(
-    memory: holdfast.Memory, root: Path, told: dict[str, str]
-) -> None:
+def test_forgetting_a_text_leaves_none_of_its_bytes(memory: holdfast.Memory, root: Path, told: dict[str, str]) -> None:
     assert len(holding(root)) >= 10
     unfinished = root / "user/memory/.holdfast-tmp-0123456789abcdef"
     unfinished.write_text(SECRET)
@@ -140,7 +138,7 @@ def test_a_summary_that_quotes_it_is_cleaned_and_named(memory: holdfast.Memory, 
     assert "six in the evening" in summaries.read_text()
 
 
-def test_git_and_what_is_out_of_reach_are_told(memory: holdfast.Memory, root: Path) -> None:
+def test_forget_lists_git_and_other_places_out_of_reach(memory: holdfast.Memory, root: Path) -> None:
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     note = memory.put("note", SECRET, title="Silo")
     subprocess.run(["git", "-C", str(root), "add", "-A"], check=True)
@@ -156,14 +154,14 @@ def test_a_text_that_two_lines_share_stays_while_one_of_them_does(memory: holdfa
     assert memory.forget(second, yes=True).remains == []
 
 
-def test_no_tool_forgets_or_rolls_back(memory: holdfast.Memory) -> None:
+def test_no_tool_can_forget_or_roll_back(memory: holdfast.Memory) -> None:
     names = {name.lower() for name in memory.tools.registry.tools}
     assert names
     for word in ("forget", "rollback", "restore", "backup"):
         assert not any(word in name for name in names)
 
 
-def test_a_killed_forget_is_finished_by_the_next_and_loses_nothing_else(memory: holdfast.Memory, root: Path) -> None:
+def test_the_next_run_finishes_a_killed_forget(memory: holdfast.Memory, root: Path) -> None:
     texts = [f"{SECRET} Number {number}." for number in range(24)]
     ids = [memory.put("episode", text, session="s").id for text in texts[:12]]
     ids += [memory.put("note", text, title=f"Silo {number}").id for number, text in enumerate(texts[12:])]
@@ -185,7 +183,7 @@ def test_a_killed_forget_is_finished_by_the_next_and_loses_nothing_else(memory: 
     assert memory.verify().sound
 
 
-def test_who_appends_meanwhile_loses_no_line(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
+def test_an_append_during_forget_loses_no_line(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     ids = [memory.put("episode", f"{SECRET} {number}", session="s").id for number in range(8)]
     stop = tmp_path / "stop"
     writers = [work(APPEND, str(root), name, str(stop)) for name in ("one", "two", "three")]
@@ -204,7 +202,7 @@ def test_who_appends_meanwhile_loses_no_line(memory: holdfast.Memory, root: Path
     assert memory.verify().sound
 
 
-def test_on_a_terminal_it_is_shown_first_and_proved_afterwards(
+def test_forget_shows_a_preview_and_a_proof_on_a_terminal(
     memory: holdfast.Memory, root: Path, told: dict[str, str]
 ) -> None:
     memory.close()

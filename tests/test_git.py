@@ -73,7 +73,7 @@ def push_from(there: Path, text: str) -> str:
     return made
 
 
-def test_a_line_is_in_the_file_that_has_the_name_when_it_is_acknowledged(root: Path) -> None:
+def test_an_acknowledged_line_is_in_the_file_at_the_path(root: Path) -> None:
     with holdfast.open(root) as memory:
         before = memory.put("episode", "one", session="s").id
         log, older = root / TALK, root / "older"
@@ -87,7 +87,7 @@ def test_a_line_is_in_the_file_that_has_the_name_when_it_is_acknowledged(root: P
         assert ids(log) == [before, *made]
 
 
-def test_a_line_that_is_overwritten_before_it_is_acknowledged_is_written_again(root: Path) -> None:
+def test_an_overwritten_line_is_written_again_before_acknowledgement(root: Path) -> None:
     with holdfast.open(root) as memory:
         before = memory.put("episode", "one", session="s").id
         log = root / TALK
@@ -113,7 +113,7 @@ def ids_that_can_be_read(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("then", ["search", "append", "close"])
-def test_entries_that_vanish_from_a_log_right_after_their_success_come_back(root: Path, then: str) -> None:
+def test_entries_removed_right_after_a_write_are_appended_again(root: Path, then: str) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:
         first = memory.put("episode", "marble one", session="s").id
@@ -131,7 +131,7 @@ def test_entries_that_vanish_from_a_log_right_after_their_success_come_back(root
     assert ids(log) == [first, *lost]
 
 
-def test_entries_come_back_when_a_log_was_replaced_by_the_same_text_and_then_shortened(root: Path) -> None:
+def test_entries_are_restored_after_a_replacement_and_a_truncation(root: Path) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:
         made = [memory.put("episode", f"marble {number}", session="s").id for number in range(5)]
@@ -142,7 +142,7 @@ def test_entries_come_back_when_a_log_was_replaced_by_the_same_text_and_then_sho
     assert ids(log) == made
 
 
-def test_entries_that_are_put_back_again_and_again_do_not_displace_older_ones(root: Path) -> None:
+def test_restored_entries_do_not_push_older_ones_out_of_the_journal(root: Path) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:
         made = [memory.put("episode", "marble", session="s").id]
@@ -167,7 +167,7 @@ def test_a_folder_that_became_a_link_is_reported_and_the_memory_can_be_closed(ro
             memory.put("episode", "granite", session="s")
 
 
-def test_a_forgotten_entry_does_not_come_back_when_an_older_copy_of_the_log_is_put_in_place(root: Path) -> None:
+def test_an_older_copy_of_a_log_does_not_restore_forgotten_entries(root: Path) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:
         memory.put("episode", "one", session="s")
@@ -346,7 +346,7 @@ def test_a_log_that_shrinks_is_reported_everywhere(root: Path) -> None:
     assert command(root, "verify").returncode == 0
 
 
-def test_a_log_that_gets_its_entries_back_is_sound_again(root: Path) -> None:
+def test_a_log_with_its_entries_restored_passes_verify(root: Path) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:
         for number in range(20):
@@ -361,7 +361,7 @@ def test_a_log_that_gets_its_entries_back_is_sound_again(root: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["git", "backup"])
-def test_repair_gets_back_what_git_or_a_backup_has_and_nothing_forgotten(
+def test_repair_restores_entries_from_git_or_backup_but_not_forgotten_ones(
     root: Path, tmp_path: Path, source: str
 ) -> None:
     if source == "git" and not shutil.which("git"):

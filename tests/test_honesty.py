@@ -38,7 +38,7 @@ def busy_index(root: Path) -> Iterator[None]:
         db.close()
 
 
-def test_an_op_id_has_effect_once_also_while_the_index_is_busy(root: Path) -> None:
+def test_an_op_id_takes_effect_once_while_the_index_is_locked(root: Path) -> None:
     with holdfast.open(root) as memory:
         plan = memory.put("plan", "text", title="Plan").id
         memory.find("text")
@@ -68,7 +68,7 @@ def test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written(root
         assert [record.text for record in memory.tail("fact") if record.key == "zone"] == ["mine"]
 
 
-def test_a_search_beside_a_busy_index_answers_and_says_how_far_it_is_behind(root: Path) -> None:
+def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path) -> None:
     with holdfast.open(root) as memory:
         memory.put("note", "marble", title="A")
         assert len(memory.find("marble")) == 1
@@ -90,7 +90,7 @@ def test_a_watching_memory_catches_up_after_a_busy_index(root: Path) -> None:
         assert len(memory.find("granite")) == 1
 
 
-def test_verify_is_sound_beside_a_live_writer(root: Path) -> None:
+def test_verify_passes_during_writes(root: Path) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -182,7 +182,7 @@ def test_a_root_that_is_renamed_under_a_live_process_goes_on_working(tmp_path: P
     ],
 )
 @pytest.mark.parametrize("watch", [False, True], ids=["looking", "watching"])
-def test_a_root_that_vanished_is_an_error_and_no_empty_answer(root: Path, look: Any, watch: bool) -> None:
+def test_a_missing_root_is_an_error_not_an_empty_answer(root: Path, look: Any, watch: bool) -> None:
     with holdfast.open(root, watch=watch) as memory:
         memory.mind("s").append("episodic", "a block of marble")
         memory.mind("s").learn("stone", "marble")
@@ -195,7 +195,7 @@ def test_a_root_that_vanished_is_an_error_and_no_empty_answer(root: Path, look: 
     assert not root.exists(), "nothing is made anew in its place"
 
 
-def test_what_is_out_of_sight_is_not_taken_for_removed(root: Path, tmp_path: Path) -> None:
+def test_unmounted_folders_are_not_treated_as_deleted(root: Path, tmp_path: Path) -> None:
     with holdfast.open(root) as memory:
         for number in range(12):
             memory.put("note", "marble", title=f"N{number}")
@@ -249,7 +249,7 @@ def test_a_hand_edit_is_in_the_very_next_answer_of_a_watching_memory(root: Path)
             ]
 
 
-def test_a_watching_memory_misses_nothing_when_more_changed_than_the_system_remembers(root: Path) -> None:
+def test_a_watching_memory_survives_an_overflow_of_file_events(root: Path) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     notes = root / "resources/workspaces/default/_notes"
     with holdfast.open(root, watch=True) as memory:
@@ -269,7 +269,7 @@ def remembered(memory: holdfast.Memory, key: str, text: str) -> str:
     return str(memory.call("remember", {"kind": "fact", "key": key, "text": text})["status"])
 
 
-def test_a_write_does_not_make_the_index(root: Path) -> None:
+def test_a_write_does_not_build_the_index(root: Path) -> None:
     with holdfast.open(root) as memory:
         assert remembered(memory, "zone", "first") == "stored"
         assert remembered(memory, "zone", "second") == "superseded"
@@ -281,7 +281,7 @@ def test_a_write_does_not_make_the_index(root: Path) -> None:
         assert {hit.record.text for hit in memory.find("second marble", kinds=("fact", "note"))} == {"second", "marble"}
 
 
-def test_a_write_does_not_wait_while_the_index_is_made(root: Path) -> None:
+def test_a_write_does_not_wait_for_an_index_build(root: Path) -> None:
     replies: list[str] = []
 
     def write() -> None:
@@ -299,7 +299,7 @@ def test_a_write_does_not_wait_while_the_index_is_made(root: Path) -> None:
         assert memory.mind("s").recall("zone")["value"] == "text 0"
 
 
-def test_a_key_has_the_same_entry_without_an_index(root: Path) -> None:
+def test_a_key_lookup_is_the_same_without_an_index(root: Path) -> None:
     with holdfast.open(root) as memory:
         mind, keys = (
             memory.mind("s"),
@@ -343,7 +343,7 @@ def mounted(root: Path, tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", seen], check=True)
 
 
-def test_where_no_events_come_an_answer_is_current_or_says_for_when(root: Path, mounted: Path) -> None:
+def test_without_file_events_an_answer_is_current_or_names_its_time(root: Path, mounted: Path) -> None:
     page = root / "resources/workspaces/default/_notes/hand.md"
     with holdfast.open(mounted, watch=True) as memory:
         memory.put("note", "marble", title="A")
@@ -362,7 +362,7 @@ def test_where_no_events_come_an_answer_is_current_or_says_for_when(root: Path, 
             assert memory.mind("s").recall(f"zone {number}")["value"] == number
 
 
-def test_a_feed_reports_changes_where_no_events_come(root: Path, mounted: Path) -> None:
+def test_the_change_feed_works_without_file_events(root: Path, mounted: Path) -> None:
     with holdfast.open(mounted) as memory, memory.changes() as changes:
         (root / "resources/workspaces/default/_notes").mkdir(parents=True)
         (root / "resources/workspaces/default/_notes/hand.md").write_text("zebra\n")

@@ -495,7 +495,7 @@ def test_the_same_op_id_demotes_once(memory: holdfast.Memory) -> None:
     assert not path.exists()
 
 
-def test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so(memory: holdfast.Memory) -> None:
+def test_demoting_a_rule_again_after_a_crash_demotes_it_once(memory: holdfast.Memory) -> None:
     path = rule(place(memory), "deploys", 5)
     memory.hot.demote("deploys", op_id="one")
     (log,) = (place(memory) / "user/memory/writes").glob("*.jsonl")

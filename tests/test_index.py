@@ -568,7 +568,7 @@ def test_files_that_come_and_go_are_seen(memory: Memory, root: Path) -> None:
     assert memory.verify().sound
 
 
-def test_what_another_memory_of_the_same_root_wrote_is_seen(memory: Memory, root: Path) -> None:
+def test_a_write_by_another_memory_object_is_visible(memory: Memory, root: Path) -> None:
     with holdfast.open(root) as other:
         for number in range(5):
             kept = other.put("fact", f"marble {number}", fields={"key": "k"}).id
@@ -762,7 +762,7 @@ def test_a_save_point_that_was_announced_and_never_came_to_be_is_named_but_not_w
     assert [problem.path.rpartition("/")[2] for problem in memory.verify().damage] == ["old.md"]
 
 
-def test_an_index_that_others_write_to_is_not_called_damaged(memory: Memory, root: Path) -> None:
+def test_an_index_in_use_is_not_reported_as_damaged(memory: Memory, root: Path) -> None:
     with holdfast.open(root) as other:
         for number in range(30):
             words = " ".join(f"word{number}x{each}" for each in range(200))

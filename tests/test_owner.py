@@ -80,7 +80,7 @@ def test_a_file_that_its_owner_renames_keeps_its_history(root: Path) -> None:
         assert alice.versions(third)[-1].what == "undone"
 
 
-def test_a_file_may_have_been_renamed_from_two_and_is_renamed_from_none(root: Path) -> None:
+def test_a_rename_with_two_possible_sources_has_no_history(root: Path) -> None:
     with holdfast.open(root) as memory:
         notes = [memory.put("note", "Same.", title=title) for title in ("A", "B", "C")]
         texts = ["---\nname: Same\n---\n\nSame.\n"] * 2 + ["---\nname: Other\n---\n\nOther.\n"]
@@ -223,9 +223,7 @@ def state(memory: holdfast.Memory) -> list[tuple[str, str]]:
     return sorted((record.path, record.text) for record in memory.every(Query()))
 
 
-def test_what_one_writer_wrote_is_taken_back_and_only_that(
-    memory: holdfast.Memory, root: Path, mixed: dict[str, str]
-) -> None:
+def test_a_rollback_reverts_only_the_named_writer(memory: holdfast.Memory, root: Path, mixed: dict[str, str]) -> None:
     before = state(memory)
     plan = memory.rollback("mallory")
     assert state(memory) == before
@@ -255,7 +253,7 @@ def test_what_cannot_be_meant_is_refused(memory: holdfast.Memory) -> None:
         memory.versions(f"{page}#nope")
 
 
-def test_a_rollback_can_be_taken_back(memory: holdfast.Memory, mixed: dict[str, str]) -> None:
+def test_a_rollback_can_be_undone(memory: holdfast.Memory, mixed: dict[str, str]) -> None:
     before = state(memory)
     done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
     assert state(memory) != before
@@ -322,7 +320,7 @@ def test_what_a_person_changed_since_is_left_and_a_wrong_name_lists_the_writers(
 # much that vanishes
 
 
-def test_files_that_vanish_at_once_are_told_until_they_are_back(root: Path, tmp_path: Path) -> None:
+def test_mass_disappearance_is_reported_until_the_files_return(root: Path, tmp_path: Path) -> None:
     with holdfast.open(root) as memory:
         for number in range(12):
             memory.put("note", f"Text {number}.", title=f"N{number}")

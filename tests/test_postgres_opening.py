@@ -709,7 +709,7 @@ def test_the_context_is_printed_in_time_or_says_what_is_missing(known: str, here
 
 @pytest.mark.parametrize("verdict", ["question", "answer"])
 @pytest.mark.parametrize("new", [True, False], ids=["empty", "set up"])
-def test_a_connection_that_is_cut_at_any_moment_of_opening_is_reported_with_the_next_step(
+def test_a_connection_cut_while_opening_is_an_error_with_a_next_step(
     server: pgserver.Server, empty: str, verdict: str, new: bool
 ) -> None:
     if not new:
@@ -738,7 +738,7 @@ def test_a_connection_that_is_cut_at_any_moment_of_opening_is_reported_with_the_
 
 
 @pytest.mark.parametrize("words", ["stats", "search tea", "doctor", "token list", "migrate store {}"])
-def test_a_command_whose_server_stops_while_it_opens_shows_no_traceback(
+def test_a_server_that_stops_while_a_command_opens_causes_no_traceback(
     server: pgserver.Server, empty: str, here: Path, words: str
 ) -> None:
     Database(server.at(empty)).close()

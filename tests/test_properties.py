@@ -407,7 +407,7 @@ def go_through(machine: type[OnEither], another: Callable[[], Path], examples: i
     run_state_machine_as_test(cast("type[OnEither]", functools.partial(machine, another)), settings=chosen)
 
 
-def test_after_any_history_the_index_answers_like_a_fresh_one(another: Callable[[], Path], stands_on: str) -> None:
+def test_an_incremental_index_answers_like_a_rebuilt_one(another: Callable[[], Path], stands_on: str) -> None:
     go_through(Histories, another, 50 if stands_on == "files" else 15, 25)
 
 
@@ -515,7 +515,7 @@ def _unarchived(identifier: str) -> str:
     return identifier.replace("decisions-2024.md", "decisions.md")
 
 
-def test_what_is_kept_is_what_a_dictionary_says_at_every_step(another: Callable[[], Path], stands_on: str) -> None:
+def test_the_memory_agrees_with_a_dictionary_model(another: Callable[[], Path], stands_on: str) -> None:
     go_through(Model, another, 25 if stands_on == "files" else 8, 20)
 
 
@@ -710,7 +710,7 @@ def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
         assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]
 
 
-def test_hidden_things_are_not_found_and_are_found_when_asked_for(memory: Memory, root: Path, tmp_path: Path) -> None:
+def test_hidden_records_are_found_only_on_request(memory: Memory, root: Path, tmp_path: Path) -> None:
     kept = [
         memory.put("note", "quartz lies in the note", title="Note"),
         memory.put("decision", "quartz lies in the decision", title="Decision"),

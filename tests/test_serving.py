@@ -458,7 +458,7 @@ def test_a_memory_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> Non
 # many sessions
 
 
-def test_hundreds_of_sessions_with_notes_need_no_file_descriptors_of_their_own(root: Path, config: Path) -> None:
+def test_sessions_with_notes_share_one_file_descriptor(root: Path, config: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     with serving(str(root), "--toolset", "all") as team, httpx2.Client(timeout=60) as client:
         resource.prlimit(team.process.pid, resource.RLIMIT_NOFILE, (64, 64))
@@ -483,7 +483,7 @@ def test_hundreds_of_sessions_with_notes_need_no_file_descriptors_of_their_own(r
     assert not list(root.glob("user/memory/sessions/*/runs/*.jsonl"))
 
 
-def test_a_server_that_runs_short_of_file_descriptors_is_not_ready(root: Path) -> None:
+def test_readyz_fails_when_file_descriptors_run_short(root: Path) -> None:
     with serving(str(root)) as team:
         assert team.get("/readyz").text == "ready\n"
         used = len(list(Path(f"/proc/{team.process.pid}/fd").iterdir()))

@@ -84,7 +84,7 @@ def test_a_client_cannot_name_itself_anything_else(root: Path, client: str, note
     assert [fact["writer"] for fact in lines_of(root, "semantic.jsonl")] == [noted]
 
 
-def test_the_writer_cannot_be_given(memory: holdfast.Memory) -> None:
+def test_an_argument_cannot_set_the_writer(memory: holdfast.Memory) -> None:
     for kind, more in (("fact", {"key": "k"}), ("episode", {})):
         with pytest.raises(holdfast.errors.Invalid, match="writer"):
             memory.put(kind, "x", fields=more | {"writer": "cli"})

@@ -182,7 +182,7 @@ class TreeContract:
         second = tree.write("a.md", b"second", expect=first)
         assert (tree.read("a.md").data, tree.read("a.md").version) == (b"second", second)
 
-    def test_a_write_from_a_stale_version_changes_nothing(self, tree: Tree) -> None:
+    def test_a_write_with_a_stale_version_is_refused(self, tree: Tree) -> None:
         first = tree.write("a.md", b"first", expect=ABSENT)
         tree.write("a.md", b"second", expect=first)
         second = tree.read("a.md")
