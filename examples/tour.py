@@ -6,14 +6,14 @@ conversation and resumes in another. At the end it shows the files.
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import textwrap
-
-from mcp import Client, StdioServerParameters
+from typing import Any
 
 import holdfast
 from holdfast.errors import Conflict
@@ -89,7 +89,7 @@ def tour(root: str) -> None:
         say(f"verify: {report.files} files, {report.records} records, {'all sound' if report.sound else report}")
 
     step("An agent saves its work in one conversation and resumes in another, over MCP")
-    asyncio.run(two_conversations(root))
+    two_conversations(root)
 
     step("Markdown that people write is memory too: plans, decisions, rules, links")
     knowledge(root)
@@ -142,9 +142,32 @@ Depends on [[Orders live in PostgreSQL]].
             raise SystemExit("the tree is not as expected")
 
 
-async def two_conversations(root: str) -> None:
-    """Talk to two servers over stdio, one after the other, with the SDK's own client."""
-    server = StdioServerParameters(command=sys.executable, args=["-m", "holdfast", "mcp", "--root", root])
+class Conversation:
+    """A conversation of an agent with `holdfast mcp`: one JSON message per line, as any MCP client sends them."""
+
+    def __init__(self, root: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "mcp", "--root", root]
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        client = {"name": "tour", "version": "1"}
+        self._ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client})
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.communicate()  # closes its input, which ends it
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        return self._ask("tools/call", {"name": tool, "arguments": arguments})["structuredContent"]
+
+    def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        assert self._server.stdin and self._server.stdout
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        print(json.dumps(message), file=self._server.stdin, flush=True)
+        return json.loads(self._server.stdout.readline())["result"]
+
+
+def two_conversations(root: str) -> None:
     state = {
         "name": "Checkout rewrite, day one",
         "conversationContext": "We split the checkout into cart and payment. Payment still calls the old service.",
@@ -153,17 +176,14 @@ async def two_conversations(root: str) -> None:
         "nextSteps": ["Write the contract test", "Switch the endpoint"],
     }
     monday = {"workspaceId": "webshop", "sessionId": "monday", "goal": "Rewrite the checkout"}
-    async with Client(server) as client:
-        saved = await client.call_tool("createState", {**state, "context": monday})
-        say(f"monday: createState -> {saved.structured_content}")
+    with Conversation(root) as agent:
+        say(f"monday: createState -> {agent.call('createState', {**state, 'context': monday})}")
     tuesday = {"workspaceId": "webshop", "sessionId": "tuesday"}
-    async with Client(server) as client:
-        briefing = await client.call_tool("loadWorkspace", {"name": "Webshop", "context": tuesday})
-        data = (briefing.structured_content or {})["data"]
+    with Conversation(root) as agent:
+        data = agent.call("loadWorkspace", {"name": "Webshop", "context": tuesday})["data"]
         last = data["recentActivity"][0]
         say(f"tuesday: loadWorkspace -> last: {last['what']} (goal: {last['goal']})")
-        loaded = await client.call_tool("loadState", {"name": data["states"][0]["name"], "context": tuesday})
-        resumed = (loaded.structured_content or {})["data"]
+        resumed = agent.call("loadState", {"name": data["states"][0]["name"], "context": tuesday})["data"]
         say(f"tuesday: loadState -> next steps: {', '.join(resumed['nextSteps'])}")
         if resumed != state:
             raise SystemExit("the loaded state differs")

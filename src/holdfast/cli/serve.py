@@ -67,10 +67,9 @@ def serve(store: str, workspace: str, session: str, **given: Any) -> None:
 def _http_server() -> Callable[..., None]:
     try:
         from holdfast.mcp.http import main
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise Unavailable(
-            f"The HTTP server needs the package {error.name}, which is not installed.",
-            "Run: pip install 'holdfast[http]'",
+            "HTTP needs the MCP SDK, which is not installed.", "Run: pip install 'holdfast[http]'"
         ) from None
     return main
 
