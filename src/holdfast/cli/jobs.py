@@ -174,7 +174,7 @@ class Scheduler:
         return []
 
     def _run_due(self) -> list[str]:
-        now, ended = datetime.now(UTC), []
+        now, statuses = datetime.now(UTC), []
         for job in self._jobs.all():
             problem = fault(job)
             if problem and f"{job.id} {problem}" not in self._reported:
@@ -184,33 +184,30 @@ class Scheduler:
             if not self._received.empty():
                 break
             words = self._resolve()
-            if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it
-                ended.append(self._run(due, words))
-        return ended
-
-    def _run(self, due: Due, words: Sequence[str]) -> str:
-        about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
-        if due.missed:
-            self._on_event({"event": "missed", **about, **missed_data(due.missed)})
-        self._on_event({"event": "started", **about})
-        begin = time.monotonic()
-        ended = self._execute(due, words) if words else self._add_message(due)
-        ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
-        self._jobs.finish(due.job, due.slot, ended)
-        self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
-        return ended.status
-
-    def _add_message(self, due: Due) -> Ended:
-        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
-        operation = f"job:{due.job.id}@{slot_text(due.slot)}"
-        try:
-            self._memory.put("message", due.job.message, fields=fields, op_id=operation)
-        except HoldfastError as error:
-            return Ended(status="failed", output=str(error))
-        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
+            if not self._jobs.claim(due.job, due.slot, due.missed):  # another scheduler has claimed it
+                continue
+            about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
+            if due.missed:
+                self._on_event({"event": "missed", **about, **missed_data(due.missed)})
+            self._on_event({"event": "started", **about})
+            begin = time.monotonic()
+            ended = self._execute(due, words)
+            ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
+            self._jobs.finish(due.job, due.slot, ended)
+            self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
+            statuses.append(ended.status)
+        return statuses
 
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's program with the message as its input."""
+        """Run the owner's program with the message as its input; without one, add the message to the chat history."""
+        if not words:
+            fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+            operation = f"job:{due.job.id}@{slot_text(due.slot)}"
+            try:
+                self._memory.put("message", due.job.message, fields=fields, op_id=operation)
+            except HoldfastError as error:
+                return Ended(status="failed", output=str(error))
+            return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,

@@ -227,13 +227,20 @@ class TomlEditor:
         return self._checked(text + gap + "\n".join([f"[{key}.{name}]", *lines]) + "\n", expected)
 
     def drop(self, text: str, path: Path) -> str:
-        """Remove a table, with those below it and the empty line above it."""
+        """Remove a table, with those below it and the empty line above it.
+
+        tomlkit would count the comments before the next header as part of this table, and remove them with it.
+        """
         key, name = map(str, path)
         expected = self.read(text)
         del expected[key][name]
         lines = text.splitlines(keepends=True)
-        while found := _table(lines, key, name):
-            start, end = found
+        quoted = rf"[\"']?{re.escape(name)}[\"']?"
+        header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}(?:\s*\..+)?\s*\]\s*(?:#.*)?$")
+        while (start := next((number for number, line in enumerate(lines) if header.match(line)), None)) is not None:
+            end = next((n for n in range(start + 1, len(lines)) if _TOML_HEADER.match(lines[n])), len(lines))
+            while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+                end -= 1
             if start and not lines[start - 1].strip():
                 start -= 1
             lines[start:end] = []
@@ -260,22 +267,6 @@ class TomlEditor:
             if [part for part in self.read(text).items() if part[1]] == [part for part in expected.items() if part[1]]:
                 return text
         raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")
-
-
-def _table(lines: list[str], key: str, name: str) -> tuple[int, int] | None:
-    """Return the lines of a table, or of one below it, from the header to the last field.
-
-    tomlkit would count the comments before the next header as part of this table, and remove them with it.
-    """
-    quoted = rf"[\"']?{re.escape(name)}[\"']?"
-    header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}(?:\s*\..+)?\s*\]\s*(?:#.*)?$")
-    start = next((number for number, line in enumerate(lines) if header.match(line)), None)
-    if start is None:
-        return None
-    end = next((n for n in range(start + 1, len(lines)) if _TOML_HEADER.match(lines[n])), len(lines))
-    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1
-    return start, end
 
 
 JSON, TOML = JsonEditor(), TomlEditor()
