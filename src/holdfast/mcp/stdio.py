@@ -183,33 +183,27 @@ class Dialogue:
                 f"This connection uses the protocol {MODERN_VERSIONS[-1]}, which has no initialize.",
                 {"supported": MODERN_VERSIONS} | ({"requested": asked} if isinstance(asked, str) else {}),
             )
-        client = _check_envelope(meta)
+        given = meta if isinstance(meta, dict) else {}
+        if missing := [name for name in _NEEDED if name not in given]:
+            raise ProtocolError(INVALID_PARAMS, f"params._meta has no {' and no '.join(missing)}.")
+        version = given[_VERSION]
+        if not isinstance(version, str):
+            raise ProtocolError(INVALID_PARAMS, f"{_VERSION} is not a string.")
+        if version not in MODERN_VERSIONS:
+            about = {"supported": MODERN_VERSIONS, "requested": version}
+            raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
         if method == "server/discover":
             found = {"supportedVersions": MODERN_VERSIONS, "capabilities": _CAPABILITIES, "instructions": INSTRUCTIONS}
         else:
             self._check_method(method)
-            found = self._answer(method, params, client)
+            client = given.get(f"{_META}clientInfo")
+            named = client.get("name") if isinstance(client, dict) else None
+            found = self._answer(method, params, named if isinstance(named, str) else "")
         return {**modern(method, found), "_meta": {f"{_META}serverInfo": SERVER_INFO}}
 
     def _check_method(self, method: str) -> None:
         if method not in self._methods:
             raise ProtocolError(_METHOD_NOT_FOUND, "Method not found", method)
-
-
-def _check_envelope(meta: Any) -> str:
-    """Check what a request of the newer era must name, and return the name of its client; ProtocolError."""
-    given = meta if isinstance(meta, dict) else {}
-    if missing := [name for name in _NEEDED if name not in given]:
-        raise ProtocolError(INVALID_PARAMS, f"params._meta has no {' and no '.join(missing)}.")
-    version = given[_VERSION]
-    if not isinstance(version, str):
-        raise ProtocolError(INVALID_PARAMS, f"{_VERSION} is not a string.")
-    if version not in MODERN_VERSIONS:
-        about = {"supported": MODERN_VERSIONS, "requested": version}
-        raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
-    client = given.get(f"{_META}clientInfo")
-    name = client.get("name") if isinstance(client, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 # pipes

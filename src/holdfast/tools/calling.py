@@ -410,6 +410,13 @@ class Runner:
         success, context = reply.get("success") is not False, Context() if refused else call.context
         data = reply.get("data", reply)
         found = reply.get("hits", data) if tool.reads and not tool.private else None
+        result = ""
+        if success and not tool.private:  # in a few words
+            said = reply.get("text", reply.get("data"))
+            if isinstance(said, list):
+                first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in said[:5]]
+                said = f"{len(said)} found" + (f": {', '.join(first)}" if first else "")
+            result = (said if isinstance(said, str) else "" if said is None else line_of(said))[:300]
         # until the owner approves it, a proposal is not an activity to show
         pending = isinstance(data, dict) and "pending" in (data.get("status"), data.get("receipt"))
         self.traces.add(
@@ -417,7 +424,7 @@ class Runner:
                 tool=tool.name, workspace=workspace, bound=self.bound, session=call.session, run=call.context.runId,
                 agent=call.context.agentId, goal=context.goal, memory=context.memory, constraints=context.constraints,
                 params=given, success=success, error="" if success else str(reply.get("error")),
-                result=_short(reply) if success and not tool.private else "", private=tool.private,
+                result=result, private=tool.private,
                 ids=[str(one["id"]) for one in found if isinstance(one, dict) and "id" in one]
                 if isinstance(found, list) else [],
                 tokens=count_tokens(reply_text(reply)), ms=round((time.perf_counter() - begin) * 1000, 3),
@@ -448,12 +455,3 @@ def reply_text(reply: Reply) -> str:
     """Return what a model reads of a reply."""
     text = reply.get("text")
     return text if isinstance(text, str) else msgspec.json.encode(reply, enc_hook=dict).decode("utf-8")
-
-
-def _short(reply: Reply) -> str:
-    """Return a result in a few words, for the trace."""
-    data = reply.get("text", reply.get("data"))
-    if isinstance(data, list):
-        first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in data[:5]]
-        data = f"{len(data)} found" + (f": {', '.join(first)}" if first else "")
-    return data[:300] if isinstance(data, str) else "" if data is None else line_of(data)[:300]
