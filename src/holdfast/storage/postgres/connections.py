@@ -314,9 +314,26 @@ def connect(address: Address, deadline: float = 0.0) -> Session:
         try:
             return Session.connect(address.conninfo, autocommit=True)
         except psycopg.Error as error:
-            if time.monotonic() + _PAUSE > deadline:
-                raise _refusal(error, address) from None
-        time.sleep(_PAUSE)
+            if time.monotonic() + _PAUSE <= deadline:
+                time.sleep(_PAUSE)
+                continue
+            # libpq gives no code for the reason, so the server is asked whether it runs
+            answer = pq.PGconn.ping(conninfo.make_conninfo(address.conninfo, connect_timeout=_PING_SECONDS).encode())
+            if answer == pq.Ping.NO_RESPONSE:
+                fault = f"No PostgreSQL server answers at {address.shown}."
+                raise RootGone(fault, "Check host and port, and that the server runs.") from None
+            if answer == pq.Ping.REJECT:
+                fault = f"The server at {address.shown} accepts no connections at the moment."
+                raise RootGone(fault, "Try again soon.") from None
+            if error.pgconn and error.pgconn.needs_password:
+                fault = f"The server at {address.shown} wants a password, and none was given."
+                raise Unavailable(fault, "Put it into the address, into PGPASSWORD or into ~/.pgpass.") from None
+            parts, reason = conninfo.conninfo_to_dict(address.conninfo), str(error).rpartition("FATAL: ")[2].strip()
+            name, user = parts.get("dbname") or parts.get("user") or "", parts.get("user") or "of this system"
+            raise Unavailable(
+                f'The server at {address.shown} refused the user "{user}": {reason}.',
+                f'Check user and password, and pg_hba.conf; if the database is missing, run: CREATE DATABASE "{name}";',
+            ) from None
 
 
 class ConnectionPool:
@@ -400,25 +417,6 @@ class ConnectionPool:
 
 
 # errors
-
-
-def _refusal(error: psycopg.Error, address: Address) -> HoldfastError:
-    """Return why a connection was refused: libpq gives no code for that, so the server is asked whether it runs."""
-    answer = pq.PGconn.ping(conninfo.make_conninfo(address.conninfo, connect_timeout=_PING_SECONDS).encode())
-    if answer == pq.Ping.NO_RESPONSE:
-        fault = f"No PostgreSQL server answers at {address.shown}."
-        return RootGone(fault, "Check host and port, and that the server runs.")
-    if answer == pq.Ping.REJECT:
-        return RootGone(f"The server at {address.shown} accepts no connections at the moment.", "Try again soon.")
-    if error.pgconn and error.pgconn.needs_password:
-        fault = f"The server at {address.shown} wants a password, and none was given."
-        return Unavailable(fault, "Put it into the address, into PGPASSWORD or into ~/.pgpass.")
-    parts, reason = conninfo.conninfo_to_dict(address.conninfo), str(error).rpartition("FATAL: ")[2].strip()
-    name, user = parts.get("dbname") or parts.get("user") or "", parts.get("user") or "of this system"
-    return Unavailable(
-        f'The server at {address.shown} refused the user "{user}": {reason}.',
-        f'Check user and password, and pg_hba.conf; if the database is missing, run: CREATE DATABASE "{name}";',
-    )
 
 
 @contextlib.contextmanager
