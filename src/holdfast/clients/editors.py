@@ -52,11 +52,30 @@ class JsonEditor:
             inside = _container(plain, at)
             found = next((member for member in reversed(inside.members) if member.key == step), None)
             if found is None:
-                for missing in reversed(path[depth + 1 :]):
-                    value = [value] if isinstance(missing, int) else {missing: value}
-                return _insert(text, inside, step, value)
+                break
             start, at, end = found.start, found.value, found.end
-        return text[:at] + _render(text, value, _space_before(text, start)) + text[end:]
+        else:
+            return text[:at] + _render(text, value, _space_before(text, start)) + text[end:]
+        for missing in reversed(path[depth + 1 :]):
+            value = [value] if isinstance(missing, int) else {missing: value}
+        at = len(text[: inside.end].rstrip(_SPACE))  # the end, after the comments that are there
+        name = "" if isinstance(step, int) else f"{json.dumps(step)}: "
+        newline, indent = _layout(text)
+        line = text[: inside.end].rpartition("\n")[2]
+        outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
+        space = outer and outer + indent
+        if inside.members:
+            last = inside.members[-1]
+            space = _space_before(text, last.start) or " "
+        if "\n" not in space and _follows_line_comment(text, at):
+            space = "\n"
+        shown = f"{space}{name}{_render(text, value, space)}"
+        if not inside.members:
+            closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
+            return text[:at] + shown + closing
+        if "," in _code(text)[last.end : inside.end]:
+            return f"{text[:at]}{shown},{text[at:]}"
+        return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
 
     def drop(self, text: str, path: Path) -> str:
         """Remove a value, and the objects and lists that are empty then."""
@@ -110,28 +129,6 @@ def _locate(text: str, path: Path) -> tuple[_Container, _Member]:
         member = next(member for member in reversed(inside.members) if member.key == step)
         at = member.value
     return inside, member
-
-
-def _insert(text: str, inside: _Container, key: str | int, value: Any) -> str:
-    """Add a member or an item at the end, after the comments that are there."""
-    at = len(text[: inside.end].rstrip(_SPACE))
-    name = "" if isinstance(key, int) else f"{json.dumps(key)}: "
-    newline, indent = _layout(text)
-    line = text[: inside.end].rpartition("\n")[2]
-    outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
-    space = outer and outer + indent
-    if inside.members:
-        last = inside.members[-1]
-        space = _space_before(text, last.start) or " "
-    if "\n" not in space and _follows_line_comment(text, at):
-        space = "\n"
-    shown = f"{space}{name}{_render(text, value, space)}"
-    if not inside.members:
-        closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
-        return text[:at] + shown + closing
-    if "," in _code(text)[last.end : inside.end]:
-        return f"{text[:at]}{shown},{text[at:]}"
-    return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
 
 
 def _cut(text: str, path: Path) -> str:
