@@ -9,7 +9,6 @@ the running command has ended.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import queue
 import shlex
@@ -76,8 +75,7 @@ def run(once: bool, command: str) -> None:
             what = "holdfast.toml names a command for jobs, which this user has not trusted; no job was run."
             raise Invalid(what, f"Check it with holdfast settings, then run: holdfast trust {memory.root}")
         folder = memory.root if memory.in_files and not words else os.getcwd()
-        resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
-        ended = Scheduler(memory, resolve, on_event).serve(once=once)
+        ended = Scheduler(memory, words or memory.settings.jobs.command, folder, on_event).serve(once=once)
     if once and not (ended or in_json):
         click.echo("Nothing is due.")
     if once and any(status != "done" for status in ended):
@@ -119,29 +117,14 @@ def log(id: str, count: int) -> None:
     show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",), less=less)
 
 
-def _resolved(words: Sequence[str], folder: str) -> list[str]:
-    """Return a command with the absolute path of its program, which is searched from `folder` if it is relative."""
-    if not words:
-        return []
-    is_path = bool(os.path.dirname(words[0]))
-    wanted = os.path.join(folder, words[0]) if is_path else words[0]
-    found = shutil.which(wanted)
-    if found is None:
-        where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
-        raise Unavailable(
-            f"The program {where} is not there, or may not be run; no job was started.",
-            "Name one that is on the PATH, or give the path of a file that may be run.",
-        )
-    return [os.path.abspath(found), *words[1:]]
-
-
 class Scheduler:
-    """Runs the jobs of one memory; `resolve` returns the owner's command, `on_event` gets every event."""
+    """Runs the jobs of one memory with the owner's command; `on_event` gets every event."""
 
-    def __init__(self, memory: Memory, resolve: Callable[[], list[str]], on_event: Callable[[Event], None]) -> None:
+    def __init__(self, memory: Memory, command: Sequence[str], folder: str, on_event: Callable[[Event], None]) -> None:
         self._memory = memory
         self._jobs = memory.jobs
-        self._resolve = resolve
+        self._command = command
+        self._folder = folder
         self._on_event = on_event
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Signals; this kind of queue is the only one that a handler may use."""
@@ -172,6 +155,22 @@ class Scheduler:
                     self._received.get(timeout=seconds)
                     break
         return []
+
+    def _resolve(self) -> list[str]:
+        """Return the command with the absolute path of its program, which is searched from the folder if relative."""
+        if not self._command:
+            return []
+        program, *arguments = self._command
+        is_path = bool(os.path.dirname(program))
+        wanted = os.path.join(self._folder, program) if is_path else program
+        found = shutil.which(wanted)
+        if found is None:
+            where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
+            raise Unavailable(
+                f"The program {where} is not there, or may not be run; no job was started.",
+                "Name one that is on the PATH, or give the path of a file that may be run.",
+            )
+        return [os.path.abspath(found), *arguments]
 
     def _run_due(self) -> list[str]:
         now, statuses = datetime.now(UTC), []
