@@ -18,7 +18,7 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -126,7 +126,21 @@ def parse_address(dsn: str) -> Address:
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
     place = f"{host}:{port}" if port and "," not in host and not host.startswith("/") else host
     shown = f"postgresql://{user + '@' if user else ''}{place}/{name}?tenant={tenant}"
-    return Address(whole, tenant, shown, _bare(given, named or ""), any(map(_SECRET.search, given)))
+    # the same of what libpq understood, without secrets
+    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
+        del public["require_auth"]
+    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
+    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
+    ports = ports if any(ports) else [""] * len(hosts)
+    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
+        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+        del public["host"]
+        public.pop("port", "")
+    query = [f"{key}={quote(value, safe='/,:')}" for key, value in public.items()]
+    query += [f"tenant={quote(named, safe='')}"] if named else []
+    bare = f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
+    return Address(whole, tenant, shown, bare, any(map(_SECRET.search, given)))
 
 
 def _split(dsn: str) -> tuple[str, list[str], str | None]:
@@ -140,23 +154,6 @@ def _split(dsn: str) -> tuple[str, list[str], str | None]:
         else:
             options.append(option)
     return start, options, tenant
-
-
-def _bare(given: Mapping[str, object], tenant: str) -> str:
-    """Return an address made of what libpq understood, without secrets."""
-    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
-    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
-        del public["require_auth"]
-    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
-    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
-    ports = ports if any(ports) else [""] * len(hosts)
-    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
-        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
-        del public["host"]
-        public.pop("port", "")
-    query = [f"{key}={quote(value, safe='/,:')}" for key, value in public.items()]
-    query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
-    return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
 
 
 def for_tenant(dsn: str, tenant: str) -> str:
