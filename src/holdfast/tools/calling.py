@@ -367,7 +367,15 @@ class Runner:
             values = arguments(tool, params)
             if traced and not tool.reads:
                 self.memory.secrets.check({**(params or {}), "context": msgspec.to_builtins(context)})
-            reply = _answered(tool, tool.function(call, **values), call.warnings)
+            result = tool.function(call, **values)
+            if tool.enveloped:
+                nothing = result is None and not tool.reads
+                reply: Reply = {"success": True} if nothing else {"success": True, "data": result}
+            else:
+                reply = dict(result)
+                if tool.render and "text" not in reply:
+                    reply["text"] = tool.render(result)
+            reply |= {"warnings": call.warnings} if call.warnings else {}
         except HoldfastError as error:
             wrong, outcome = self.rephrase(error), type(error).__name__
         except RecursionError:
@@ -431,18 +439,6 @@ class Runner:
                 read=tool.reads or self.reads_only or refused or pending,
             )
         )  # fmt: skip
-
-
-def _answered(tool: Tool, result: Any, warnings: list[str]) -> Reply:
-    """Return the reply of a tool that succeeded."""
-    reply: Reply
-    if tool.enveloped:
-        reply = {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
-    else:
-        reply = dict(result)
-        if tool.render and "text" not in reply:
-            reply["text"] = tool.render(result)
-    return reply | ({"warnings": warnings} if warnings else {})
 
 
 def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
