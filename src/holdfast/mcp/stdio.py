@@ -236,33 +236,32 @@ class Pipe:
     def _read(self) -> None:
         """Read messages; a daemon thread, so the process can end while it waits for input."""
         for line, whole in lines(self._source):
-            try:
-                self._take(parse(line, whole))
-            except ProtocolError as error:
-                self._write(refusal(likely_id(line), error))
             if self._ended.is_set():
                 return
-        self._ended.set()
-
-    def _take(self, request: Frame) -> None:
-        if not isinstance(request.method, str):
-            return
-        if not isinstance(request.id, int | str) or isinstance(request.id, bool):
-            if request.method == "notifications/cancelled":  # a write is done or it is not; only the answer is dropped
-                unwanted = (request.params or {}).get("requestId")
-                with self._settled:
-                    self._cancelled |= {one for one in self._pending if one.id == unwanted}
-            return
-        with self._settled:
-            self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
-            self._pending.add(request)
-        if request.method == "initialize":  # the next request depends on it
-            self._answer(request)
-        else:
+            try:
+                request = parse(line, whole)
+            except ProtocolError as error:
+                self._write(refusal(likely_id(line), error))
+                continue
+            if not isinstance(request.method, str):
+                continue
+            if not isinstance(request.id, int | str) or isinstance(request.id, bool):
+                if request.method == "notifications/cancelled":  # a write is done or it is not: its answer is dropped
+                    unwanted = (request.params or {}).get("requestId")
+                    with self._settled:
+                        self._cancelled |= {one for one in self._pending if one.id == unwanted}
+                continue
+            with self._settled:
+                self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
+                self._pending.add(request)
+            if request.method == "initialize":  # the next request depends on it
+                self._answer(request)
+                continue
             self._work.put(request)
             if not self._free.acquire(blocking=False) and self._threads < _MOST_THREADS:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="holdfast-call", daemon=True).start()
+        self._ended.set()
 
     def _serve(self) -> None:
         while True:
