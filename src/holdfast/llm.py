@@ -118,12 +118,21 @@ class LanguageModel:
 
     def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Response, str]:
         """Send a request once within the budget of the day, and count it if it was sent."""
+        import http.client
+
         day = times.utc_now()[:10]
         left = self._settings.day_tokens - self._ledger.spent(day)
         if prompt + most > left:
             fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
             raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
-        connection, used = _connect(target, self._settings.timeout_seconds), prompt
+        kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+        connection, used = kind(target.host, target.port, timeout=self._settings.timeout_seconds), prompt
+        try:
+            connection.connect()
+        except (OSError, UnicodeError) as error:
+            connection.close()
+            why = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
+            raise Unavailable(f"The model's server cannot be reached: {why or 'no such host'}.", _LATER) from None
         try:
             with contextlib.closing(connection):
                 response = _post(connection, target, body)
@@ -188,20 +197,6 @@ def _target(url: str, key_env: str) -> _Target:
 
 def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
-
-
-def _connect(target: _Target, seconds: float) -> HTTPConnection:
-    import http.client
-
-    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-    connection = kind(target.host, target.port, timeout=seconds)
-    try:
-        connection.connect()
-    except (OSError, UnicodeError) as error:
-        connection.close()
-        why = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
-        raise Unavailable(f"The model's server cannot be reached: {why or 'no such host'}.", _LATER) from None
-    return connection
 
 
 def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Response:

@@ -9,7 +9,6 @@ the running command has ended.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import queue
 import shlex
@@ -76,8 +75,7 @@ def run(once: bool, command: str) -> None:
             what = "holdfast.toml names a command for jobs, which this user has not trusted; no job was run."
             raise Invalid(what, f"Check it with holdfast settings, then run: holdfast trust {memory.root}")
         folder = memory.root if memory.in_files and not words else os.getcwd()
-        resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
-        ended = Scheduler(memory, resolve, on_event).serve(once=once)
+        ended = Scheduler(memory, words or memory.settings.jobs.command, folder, on_event).serve(once=once)
     if once and not (ended or in_json):
         click.echo("Nothing is due.")
     if once and any(status != "done" for status in ended):
@@ -119,29 +117,14 @@ def log(id: str, count: int) -> None:
     show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",), less=less)
 
 
-def _resolved(words: Sequence[str], folder: str) -> list[str]:
-    """Return a command with the absolute path of its program, which is searched from `folder` if it is relative."""
-    if not words:
-        return []
-    is_path = bool(os.path.dirname(words[0]))
-    wanted = os.path.join(folder, words[0]) if is_path else words[0]
-    found = shutil.which(wanted)
-    if found is None:
-        where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
-        raise Unavailable(
-            f"The program {where} is not there, or may not be run; no job was started.",
-            "Name one that is on the PATH, or give the path of a file that may be run.",
-        )
-    return [os.path.abspath(found), *words[1:]]
-
-
 class Scheduler:
-    """Runs the jobs of one memory; `resolve` returns the owner's command, `on_event` gets every event."""
+    """Runs the jobs of one memory with the owner's command; `on_event` gets every event."""
 
-    def __init__(self, memory: Memory, resolve: Callable[[], list[str]], on_event: Callable[[Event], None]) -> None:
+    def __init__(self, memory: Memory, command: Sequence[str], folder: str, on_event: Callable[[Event], None]) -> None:
         self._memory = memory
         self._jobs = memory.jobs
-        self._resolve = resolve
+        self._command = command
+        self._folder = folder
         self._on_event = on_event
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Signals; this kind of queue is the only one that a handler may use."""
@@ -173,8 +156,24 @@ class Scheduler:
                     break
         return []
 
+    def _resolve(self) -> list[str]:
+        """Return the command with the absolute path of its program, which is searched from the folder if relative."""
+        if not self._command:
+            return []
+        program, *arguments = self._command
+        is_path = bool(os.path.dirname(program))
+        wanted = os.path.join(self._folder, program) if is_path else program
+        found = shutil.which(wanted)
+        if found is None:
+            where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
+            raise Unavailable(
+                f"The program {where} is not there, or may not be run; no job was started.",
+                "Name one that is on the PATH, or give the path of a file that may be run.",
+            )
+        return [os.path.abspath(found), *arguments]
+
     def _run_due(self) -> list[str]:
-        now, ended = datetime.now(UTC), []
+        now, statuses = datetime.now(UTC), []
         for job in self._jobs.all():
             problem = fault(job)
             if problem and f"{job.id} {problem}" not in self._reported:
@@ -184,33 +183,30 @@ class Scheduler:
             if not self._received.empty():
                 break
             words = self._resolve()
-            if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it
-                ended.append(self._run(due, words))
-        return ended
-
-    def _run(self, due: Due, words: Sequence[str]) -> str:
-        about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
-        if due.missed:
-            self._on_event({"event": "missed", **about, **missed_data(due.missed)})
-        self._on_event({"event": "started", **about})
-        begin = time.monotonic()
-        ended = self._execute(due, words) if words else self._add_message(due)
-        ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
-        self._jobs.finish(due.job, due.slot, ended)
-        self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
-        return ended.status
-
-    def _add_message(self, due: Due) -> Ended:
-        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
-        operation = f"job:{due.job.id}@{slot_text(due.slot)}"
-        try:
-            self._memory.put("message", due.job.message, fields=fields, op_id=operation)
-        except HoldfastError as error:
-            return Ended(status="failed", output=str(error))
-        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
+            if not self._jobs.claim(due.job, due.slot, due.missed):  # another scheduler has claimed it
+                continue
+            about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
+            if due.missed:
+                self._on_event({"event": "missed", **about, **missed_data(due.missed)})
+            self._on_event({"event": "started", **about})
+            begin = time.monotonic()
+            ended = self._execute(due, words)
+            ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
+            self._jobs.finish(due.job, due.slot, ended)
+            self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
+            statuses.append(ended.status)
+        return statuses
 
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's program with the message as its input."""
+        """Run the owner's program with the message as its input; without one, add the message to the chat history."""
+        if not words:
+            fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+            operation = f"job:{due.job.id}@{slot_text(due.slot)}"
+            try:
+                self._memory.put("message", due.job.message, fields=fields, op_id=operation)
+            except HoldfastError as error:
+                return Ended(status="failed", output=str(error))
+            return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,

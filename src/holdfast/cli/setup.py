@@ -72,7 +72,15 @@ def install(
     start, later = _command("context", workspace, "--hook"), _command("hook", workspace, client)
     hooks = Hooks({event: hook_line(start if event == START else later) for event in EVENTS})
     if only_print:
-        _print({path: server.merge("")} | ({hook_path: hooks.merge("")} if hook else {}), client)
+        texts = {path: server.merge("")} | ({hook_path: hooks.merge("")} if hook else {})
+        if show.asked_for_json():
+            first, *more = [{"file": path, "text": text} for path, text in texts.items()]
+            show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
+            return
+        for path, text in texts.items():
+            if len(texts) > 1:
+                click.echo(f"{path}:", err=True)
+            click.echo(text, nl=False)
         return
     done = {"client": client} | _add(server, path, ask=not yes)
     there = _has(hooks, hook_path) if hook_path and hook is not False else None
@@ -93,17 +101,6 @@ def uninstall(client: str, project: bool, yes: bool) -> None:
     if path and _has(Hooks(), path) is not False and clients.NAME in (clients.read_file(path) or ""):
         done["hook"] = _remove(Hooks(), path, ask=not yes)
     _report(known, done)
-
-
-def _print(texts: dict[str, str], client: str) -> None:
-    if show.asked_for_json():
-        first, *more = [{"file": path, "text": text} for path, text in texts.items()]
-        show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
-        return
-    for path, text in texts.items():
-        if len(texts) > 1:
-            click.echo(f"{path}:", err=True)
-        click.echo(text, nl=False)
 
 
 def _add(addition: Addition, path: str, *, ask: bool, question: str = _WRITE) -> dict[str, Any]:
@@ -207,22 +204,13 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 @command()
 def doctor() -> None:
     """Check root, settings, index, locks, clients and the server."""
-    found = list(_checks())
-    failed = any(check.state == "fail" for check in found)
-    code = Unavailable.exit_code if failed else 0
-    show.or_json({"ok": not failed, "checks": found}, code)
-    show.table(("check", "state", "what"), [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found])
-    sys.exit(code)
-
-
-def _checks() -> Iterator[Check]:
     import apsw
 
-    version = apsw.sqlite_lib_version()
+    found, version = list[Check](), apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")[:2]) < _SQLITE:
-        yield Check("sqlite", "fail", f"SQLite {version} is too old.", "Run: pip install --upgrade apsw")
+        found.append(Check("sqlite", "fail", f"SQLite {version} is too old.", "Run: pip install --upgrade apsw"))
     else:
-        yield Check("sqlite", "ok", f"SQLite {version}.")
+        found.append(Check("sqlite", "ok", f"SQLite {version}."))
     in_database = is_address(given_root() or "")
     checks: dict[str, Callable[[], Iterator[Check]]] = {
         "root": _database if in_database else _folder,
@@ -238,10 +226,16 @@ def _checks() -> Iterator[Check]:
         if broken and name != "clients":
             continue
         try:
-            yield from check()
+            found.extend(check())
         except HoldfastError as error:
             broken = broken or name in ("root", "lock")  # nothing else works there
-            yield Check(name, "warn" if name == "shared" else "fail", error.message, error.next_step)
+            state = "warn" if name == "shared" else "fail"
+            found.append(Check(name, state, error.message, error.next_step))
+    failed = any(check.state == "fail" for check in found)
+    code = Unavailable.exit_code if failed else 0
+    show.or_json({"ok": not failed, "checks": found}, code)
+    show.table(("check", "state", "what"), [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found])
+    sys.exit(code)
 
 
 def _root() -> str:

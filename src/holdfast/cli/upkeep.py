@@ -13,7 +13,7 @@ from holdfast.errors import Unavailable
 from holdfast.formats.markdown import scalar
 from holdfast.memories.hot import Order
 from holdfast.memories.lint import lint as lint_files
-from holdfast.memories.upkeep import PageChange, Result, apply, plan_changes
+from holdfast.memories.upkeep import Result, apply, plan_changes
 from holdfast.memories.upkeep import archive as archive_learnings
 from holdfast.model.names import amount
 from holdfast.roots import driver
@@ -114,7 +114,19 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
     skipped = [result for result in results if result.status == "skipped"]
     show.or_json({"applied": really, "changes": changes, "results": results}, code=1 if skipped else 0)
     for change in changes:
-        _show_change(change)
+        click.secho(show.printable(change.path), bold=True)
+        guessed = dict.fromkeys(change.guessed, "  (a guess)")
+        abstract = ["## Abstract", "", *change.section.splitlines()] if change.section else []
+        left = "left behind, OVERVIEW.md has another value"
+        for color, lines in (
+            ("yellow", [f"skipped: {change.fault}"] if change.fault else []),
+            ("green", [f"+ {name}: {scalar(value)}{guessed.get(name, '')}" for name, value in change.fields.items()]),
+            ("green", [f"+ {line}" for line in abstract]),
+            ("red", [f"- {change.folds}"] if change.folds else []),
+            ("yellow", [f"{left}: {name}: {scalar(value)}" for name, value in change.differs.items()]),
+        ):
+            for line in lines:
+                click.secho(show.printable(f"  {line}"), fg=color)
     if not changes:
         click.echo("Nothing is missing.")
     elif really:
@@ -124,22 +136,6 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
         click.echo(f"{amount(len(changes), 'file')}. Nothing was changed; add --apply.")
     if skipped:
         sys.exit(1)
-
-
-def _show_change(change: PageChange) -> None:
-    click.secho(show.printable(change.path), bold=True)
-    guessed = dict.fromkeys(change.guessed, "  (a guess)")
-    abstract = ["## Abstract", "", *change.section.splitlines()] if change.section else []
-    left = "left behind, OVERVIEW.md has another value"
-    for color, lines in (
-        ("yellow", [f"skipped: {change.fault}"] if change.fault else []),
-        ("green", [f"+ {name}: {scalar(value)}{guessed.get(name, '')}" for name, value in change.fields.items()]),
-        ("green", [f"+ {line}" for line in abstract]),
-        ("red", [f"- {change.folds}"] if change.folds else []),
-        ("yellow", [f"{left}: {name}: {scalar(value)}" for name, value in change.differs.items()]),
-    ):
-        for line in lines:
-            click.secho(show.printable(f"  {line}"), fg=color)
 
 
 @command()

@@ -52,11 +52,30 @@ class JsonEditor:
             inside = _container(plain, at)
             found = next((member for member in reversed(inside.members) if member.key == step), None)
             if found is None:
-                for missing in reversed(path[depth + 1 :]):
-                    value = [value] if isinstance(missing, int) else {missing: value}
-                return _insert(text, inside, step, value)
+                break
             start, at, end = found.start, found.value, found.end
-        return text[:at] + _render(text, value, _space_before(text, start)) + text[end:]
+        else:
+            return text[:at] + _render(text, value, _space_before(text, start)) + text[end:]
+        for missing in reversed(path[depth + 1 :]):
+            value = [value] if isinstance(missing, int) else {missing: value}
+        at = len(text[: inside.end].rstrip(_SPACE))  # the end, after the comments that are there
+        name = "" if isinstance(step, int) else f"{json.dumps(step)}: "
+        newline, indent = _layout(text)
+        line = text[: inside.end].rpartition("\n")[2]
+        outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
+        space = outer and outer + indent
+        if inside.members:
+            last = inside.members[-1]
+            space = _space_before(text, last.start) or " "
+        if "\n" not in space and _follows_line_comment(text, at):
+            space = "\n"
+        shown = f"{space}{name}{_render(text, value, space)}"
+        if not inside.members:
+            closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
+            return text[:at] + shown + closing
+        if "," in _code(text)[last.end : inside.end]:
+            return f"{text[:at]}{shown},{text[at:]}"
+        return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
 
     def drop(self, text: str, path: Path) -> str:
         """Remove a value, and the objects and lists that are empty then."""
@@ -110,28 +129,6 @@ def _locate(text: str, path: Path) -> tuple[_Container, _Member]:
         member = next(member for member in reversed(inside.members) if member.key == step)
         at = member.value
     return inside, member
-
-
-def _insert(text: str, inside: _Container, key: str | int, value: Any) -> str:
-    """Add a member or an item at the end, after the comments that are there."""
-    at = len(text[: inside.end].rstrip(_SPACE))
-    name = "" if isinstance(key, int) else f"{json.dumps(key)}: "
-    newline, indent = _layout(text)
-    line = text[: inside.end].rpartition("\n")[2]
-    outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
-    space = outer and outer + indent
-    if inside.members:
-        last = inside.members[-1]
-        space = _space_before(text, last.start) or " "
-    if "\n" not in space and _follows_line_comment(text, at):
-        space = "\n"
-    shown = f"{space}{name}{_render(text, value, space)}"
-    if not inside.members:
-        closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
-        return text[:at] + shown + closing
-    if "," in _code(text)[last.end : inside.end]:
-        return f"{text[:at]}{shown},{text[at:]}"
-    return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
 
 
 def _cut(text: str, path: Path) -> str:
@@ -227,13 +224,20 @@ class TomlEditor:
         return self._checked(text + gap + "\n".join([f"[{key}.{name}]", *lines]) + "\n", expected)
 
     def drop(self, text: str, path: Path) -> str:
-        """Remove a table, with those below it and the empty line above it."""
+        """Remove a table, with those below it and the empty line above it.
+
+        tomlkit would count the comments before the next header as part of this table, and remove them with it.
+        """
         key, name = map(str, path)
         expected = self.read(text)
         del expected[key][name]
         lines = text.splitlines(keepends=True)
-        while found := _table(lines, key, name):
-            start, end = found
+        quoted = rf"[\"']?{re.escape(name)}[\"']?"
+        header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}(?:\s*\..+)?\s*\]\s*(?:#.*)?$")
+        while (start := next((number for number, line in enumerate(lines) if header.match(line)), None)) is not None:
+            end = next((n for n in range(start + 1, len(lines)) if _TOML_HEADER.match(lines[n])), len(lines))
+            while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+                end -= 1
             if start and not lines[start - 1].strip():
                 start -= 1
             lines[start:end] = []
@@ -260,22 +264,6 @@ class TomlEditor:
             if [part for part in self.read(text).items() if part[1]] == [part for part in expected.items() if part[1]]:
                 return text
         raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")
-
-
-def _table(lines: list[str], key: str, name: str) -> tuple[int, int] | None:
-    """Return the lines of a table, or of one below it, from the header to the last field.
-
-    tomlkit would count the comments before the next header as part of this table, and remove them with it.
-    """
-    quoted = rf"[\"']?{re.escape(name)}[\"']?"
-    header = re.compile(rf"\s*\[\s*{re.escape(key)}\s*\.\s*{quoted}(?:\s*\..+)?\s*\]\s*(?:#.*)?$")
-    start = next((number for number, line in enumerate(lines) if header.match(line)), None)
-    if start is None:
-        return None
-    end = next((n for n in range(start + 1, len(lines)) if _TOML_HEADER.match(lines[n])), len(lines))
-    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1
-    return start, end
 
 
 JSON, TOML = JsonEditor(), TomlEditor()

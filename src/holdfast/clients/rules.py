@@ -57,7 +57,13 @@ def _update(memory: Core, into: str, *, remove: bool) -> list[LinkResult]:
     folder = memory.folder("Making rules known to clients, which read files,")
     with contextlib.closing(open_folder(into or folder)) as tree:
         rules = [] if remove else _ours(memory, memory.settings.paths.rules)
-        blocks = {name: _lines(memory, tree, name, rules) for name in _BLOCKS}
+        blocks: dict[str, list[str]] = {}
+        for name in _BLOCKS:  # imports for Claude, a reading list for the others
+            addresses = [_address(memory, tree, rule, name) for rule in rules]
+            lines = [_READ_FIRST, "", *(f"- {address}" for address in addresses)] if addresses else []
+            if name == "CLAUDE.md":
+                lines = ["@" + address.replace(" ", "\\ ") for address in addresses]
+            blocks[name] = lines
         for name, lines in blocks.items():  # Damaged before anything is changed
             with contextlib.suppress(Invalid, OverBudget):
                 _read_block(tree, name, lines)
@@ -94,7 +100,9 @@ def _link(memory: Core, tree: Folder, folder: str, suffix: str, setting: str, *,
         known = {names.same(name) for name in taken}
         taken[next(form for form in _forms(path, top) if names.same(form) not in known)] = path
     wanted = {f"{folder}/{name}{suffix}": path for name, path in taken.items()}
-    for path in _existing(tree, folder, suffix):
+    found: set[str] = set()  # files and links, broken links included
+    found |= {path for path, _ in tree.walk(folder, (suffix,), lambda path, _why: found.add(path))}
+    for path in sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix)):
         target = _target(memory, tree, path, setting)
         if not target or path in wanted:
             continue
@@ -130,13 +138,6 @@ def _link_one(memory: Core, tree: Folder, path: str, ours: str, setting: str) ->
 def _remove(tree: Folder, path: str, why: str) -> LinkResult:
     tree.remove(path)
     return LinkResult(path, "removed", why)
-
-
-def _existing(tree: Folder, folder: str, suffix: str) -> list[str]:
-    """Return the files and links in a folder, broken links included."""
-    found: set[str] = set()
-    found |= {path for path, _ in tree.walk(folder, (suffix,), lambda path, _why: found.add(path))}
-    return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
 def _target(memory: Core, tree: Folder, path: str, setting: str) -> str:
@@ -195,14 +196,6 @@ def _write_block(tree: Folder, path: str, lines: list[str]) -> LinkResult:
             return LinkResult(path, "changed", "our block was taken out")
         return LinkResult(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
     raise AssertionError("attempts() ends in an error")
-
-
-def _lines(memory: Core, tree: Folder, path: str, rules: list[str]) -> list[str]:
-    """Return the lines of a block: imports for Claude, a reading list for the others."""
-    addresses = [_address(memory, tree, rule, path) for rule in rules]
-    if path == "CLAUDE.md":
-        return ["@" + address.replace(" ", "\\ ") for address in addresses]
-    return [_READ_FIRST, "", *(f"- {address}" for address in addresses)] if addresses else []
 
 
 def put_block(text: str | None, lines: list[str]) -> str:

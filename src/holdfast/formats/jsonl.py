@@ -71,8 +71,12 @@ def parse(data: bytes) -> list[dict[str, Any]] | str:
     data = data.strip(b"\r\n\t ")
     if not data:
         return []
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
-        return f"nested more than {MAX_DEPTH} deep"
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
+        depth = 0
+        for mark in _STRUCTURE.findall(data):  # brackets inside strings do not count
+            depth += 1 if mark in b"{[" else -1 if mark in b"}]" else 0
+            if depth > MAX_DEPTH:
+                return f"nested more than {MAX_DEPTH} deep"
     try:
         value = _decode(data)
     except (ValueError, RecursionError):
@@ -88,15 +92,6 @@ def identity(line: Mapping[str, Any], time_field: str) -> tuple[str, str, str]:
         return str(given), str(given), time or iso(id_ms(str(given)))
     order = derived_id(parse_ms(line.get(time_field), utc=True) or 0, render(line))
     return (given if isinstance(given, str) and given else order), order, time
-
-
-def _depth(data: bytes) -> int:
-    """Return the nesting depth of a JSON text; brackets inside strings do not count."""
-    depth = deepest = 0
-    for mark in _STRUCTURE.findall(data):
-        depth += 1 if mark in b"{[" else -1 if mark in b"}]" else 0
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _repaired(data: bytes) -> list[dict[str, Any]] | str:

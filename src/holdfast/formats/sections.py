@@ -67,7 +67,8 @@ def _code(lines: list[str]) -> tuple[set[int], bool]:
         place += 1
         for end in range(place, len(fences)) if len(fence) < unclosed[fence[0]] else ():
             number, _, line = fences[end]
-            closes = _closes(line, fence)
+            mark = line.strip()
+            closes = len(mark) >= len(fence) and not mark.strip(fence[0])
             crossed = bisect.bisect_right(entries, opened) < bisect.bisect_left(entries, number)
             if crossed and not (closes and (len(fences) - end) % 2):
                 place = end
@@ -79,11 +80,6 @@ def _code(lines: list[str]) -> tuple[set[int], bool]:
         else:
             unclosed[fence[0]] = min(len(fence), unclosed[fence[0]])
     return inside, min(unclosed.values()) < len(lines) + 3
-
-
-def _closes(line: str, fence: str) -> bool:
-    mark = line.strip()
-    return len(mark) >= len(fence) and not mark.strip(fence[0]) and FENCE.match(line) is not None
 
 
 # Headings

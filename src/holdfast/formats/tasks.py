@@ -350,7 +350,31 @@ def arranged(given: Sequence[New | Mapping[str, Any]]) -> dict[str, New]:
         raise Invalid("There is no task to create.", "Give a title, or a list of tasks.")
     if len(given) > MOST_TASKS:
         raise OverBudget(f"{len(given):,} tasks at once; {MOST_TASKS:,} is the most.", "Create them in several calls.")
-    made = {f"t{secrets.token_hex(5)}": _checked(one, number) for number, one in enumerate(given, 1)}
+    made: dict[str, New] = {}
+    for number, one in enumerate(given, 1):
+        what = f"task {number}"
+        try:
+            task = msgspec.convert(msgspec.to_builtins(one), New)
+        except (msgspec.ValidationError, TypeError) as error:
+            unknown = [name for name in one if name not in New.__struct_fields__] if isinstance(one, Mapping) else []
+            hint = close_to(str(unknown[0]), New.__struct_fields__) if unknown else ""
+            raise Invalid(f"{what}: {error}.{hint}", f"A task takes {', '.join(New.__struct_fields__)}.") from None
+        check_text(task.title, task.name, task.instructions, *task.after, *task.tags)
+        task.title = " ".join(task.title.split())
+        if not task.title:
+            raise Invalid(f"{what} has no title.", "Say in a few words what is to be done.")
+        for name, most in (("title", MOST_TITLE), ("instructions", MOST_INSTRUCTIONS), ("name", MOST_TITLE)):
+            if (size := len(getattr(task, name))) > most:
+                raise OverBudget(f"{what}: {name} has {size:,} characters; {most:,} is the most.", "Shorten it.")
+        check_texts(f"{what}: tags", task.tags)
+        check_texts(f"{what}: after", task.after, MOST_AFTER)
+        if task.priority not in PRIORITIES:
+            advice = f"Use {PRIORITIES[0]} to {PRIORITIES[-1]}; more is sooner."
+            raise Invalid(f"{what}: priority is {task.priority}.", advice)
+        for name, limits in (("lease", LEASES), ("pause", PAUSES), ("attempts", ATTEMPTS)):
+            check_number(f"{what}: {name}", getattr(task, name), *limits)
+        task.after, task.tags = [*dict.fromkeys(task.after)], [*dict.fromkeys(task.tags)]
+        made[f"t{secrets.token_hex(5)}"] = task
     ids: dict[str, str] = {}
     for id, new in made.items():
         if new.name and ids.setdefault(new.name, id) != id:
@@ -373,32 +397,6 @@ def in_order(made: Mapping[str, New]) -> dict[str, New]:
         names = [made[id].name for id in (*circle[first:], *circle[: first + 1])]
         what = f"These tasks wait for each other: {' → '.join(names)}."
         raise Invalid(what, "Take one of them out of an after.") from None
-
-
-def _checked(given: New | Mapping[str, Any], number: int) -> New:
-    what = f"task {number}"
-    try:
-        task = msgspec.convert(msgspec.to_builtins(given), New)
-    except (msgspec.ValidationError, TypeError) as error:
-        unknown = [one for one in given if one not in New.__struct_fields__] if isinstance(given, Mapping) else []
-        hint = close_to(str(unknown[0]), New.__struct_fields__) if unknown else ""
-        raise Invalid(f"{what}: {error}.{hint}", f"A task takes {', '.join(New.__struct_fields__)}.") from None
-    check_text(task.title, task.name, task.instructions, *task.after, *task.tags)
-    task.title = " ".join(task.title.split())
-    if not task.title:
-        raise Invalid(f"{what} has no title.", "Say in a few words what is to be done.")
-    for name, most in (("title", MOST_TITLE), ("instructions", MOST_INSTRUCTIONS), ("name", MOST_TITLE)):
-        if (size := len(getattr(task, name))) > most:
-            raise OverBudget(f"{what}: {name} has {size:,} characters; {most:,} is the most.", "Shorten it.")
-    check_texts(f"{what}: tags", task.tags)
-    check_texts(f"{what}: after", task.after, MOST_AFTER)
-    if task.priority not in PRIORITIES:
-        advice = f"Use {PRIORITIES[0]} to {PRIORITIES[-1]}; more is sooner."
-        raise Invalid(f"{what}: priority is {task.priority}.", advice)
-    for name, limits in (("lease", LEASES), ("pause", PAUSES), ("attempts", ATTEMPTS)):
-        check_number(f"{what}: {name}", getattr(task, name), *limits)
-    task.after, task.tags = [*dict.fromkeys(task.after)], [*dict.fromkeys(task.tags)]
-    return task
 
 
 def check_number(what: str, value: object, least: float, most: float) -> None:

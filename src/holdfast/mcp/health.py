@@ -121,12 +121,15 @@ class Metrics:
             self._add("holdfast_http_limited_total", int(status == 429))
 
     def render(self, *, up: bool, behind: int, memories: int) -> str:
+        resident = 0  # if the system does not report it
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         now: dict[str, float] = {
             "holdfast_http_connections": self.connections(),
             "holdfast_memories_open": memories,
             "holdfast_index_behind_files": behind,
             "holdfast_store_up": int(up),
-            "process_resident_memory_bytes": _resident(),
+            "process_resident_memory_bytes": resident,
             "process_start_time_seconds": self._started,
         }
         lines = []
@@ -148,13 +151,6 @@ class Metrics:
 def _sample(name: str, **labels: str) -> str:
     shown = ",".join(f"{label}={msgspec.json.encode(value).decode()}" for label, value in labels.items())
     return f"{name}{{{shown}}}" if shown else name
-
-
-def _resident() -> int:
-    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 class Health:

@@ -281,12 +281,15 @@ class Answers:
             raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
         if name in _PAGES:
             setting, folder, file = _PAGES[name]
-            with caller.use() as memory:
-                pages = _pages(memory, f"{getattr(memory.settings.paths, setting)}/{file}", f"{folder}/{file}")
+            found = [templates.text(f"{folder}/{file}").encode()]
+            with caller.use() as memory, contextlib.suppress(NotFound):  # the root's own page comes first
+                own = f"{getattr(memory.settings.paths, setting)}/{file}"
+                found.insert(0, memory.tree.read(own, memory.settings.limits.document_bytes).data)
+            pages = [body for page in found if (body := markdown.parse(page).body.strip())]
             text = pages[0]
             if name == "learning-cycle":
-                found = ((rule, part) for rule in pages for part in sections.headed(rule, templates.LEARNING_CYCLE))
-                rule, part = next(found)  # the shipped rule has this section
+                headed = ((rule, part) for rule in pages for part in sections.headed(rule, templates.LEARNING_CYCLE))
+                rule, part = next(headed)  # the shipped rule has this section
                 text = rule[part.start : part.end].strip()
             elif name == "save-memory" and workspace:
                 text += f'\n\nThe workspace is "{workspace}".'
@@ -353,14 +356,6 @@ def result(reply: Reply) -> dict[str, Any]:
 
 
 # prompts and resources
-
-
-def _pages(memory: Memory, own: str, shipped: str) -> list[str]:
-    """Return the texts of a page for agents: the root's own, if it has one, and the shipped one."""
-    pages = [templates.text(shipped).encode()]
-    with contextlib.suppress(NotFound):
-        pages.insert(0, memory.tree.read(own, memory.settings.limits.document_bytes).data)
-    return [body for page in pages if (body := markdown.parse(page).body.strip())]
 
 
 def read_resource(memory: Memory, uri: str) -> str:

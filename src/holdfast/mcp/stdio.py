@@ -183,33 +183,27 @@ class Dialogue:
                 f"This connection uses the protocol {MODERN_VERSIONS[-1]}, which has no initialize.",
                 {"supported": MODERN_VERSIONS} | ({"requested": asked} if isinstance(asked, str) else {}),
             )
-        client = _check_envelope(meta)
+        given = meta if isinstance(meta, dict) else {}
+        if missing := [name for name in _NEEDED if name not in given]:
+            raise ProtocolError(INVALID_PARAMS, f"params._meta has no {' and no '.join(missing)}.")
+        version = given[_VERSION]
+        if not isinstance(version, str):
+            raise ProtocolError(INVALID_PARAMS, f"{_VERSION} is not a string.")
+        if version not in MODERN_VERSIONS:
+            about = {"supported": MODERN_VERSIONS, "requested": version}
+            raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
         if method == "server/discover":
             found = {"supportedVersions": MODERN_VERSIONS, "capabilities": _CAPABILITIES, "instructions": INSTRUCTIONS}
         else:
             self._check_method(method)
-            found = self._answer(method, params, client)
+            client = given.get(f"{_META}clientInfo")
+            named = client.get("name") if isinstance(client, dict) else None
+            found = self._answer(method, params, named if isinstance(named, str) else "")
         return {**modern(method, found), "_meta": {f"{_META}serverInfo": SERVER_INFO}}
 
     def _check_method(self, method: str) -> None:
         if method not in self._methods:
             raise ProtocolError(_METHOD_NOT_FOUND, "Method not found", method)
-
-
-def _check_envelope(meta: Any) -> str:
-    """Check what a request of the newer era must name, and return the name of its client; ProtocolError."""
-    given = meta if isinstance(meta, dict) else {}
-    if missing := [name for name in _NEEDED if name not in given]:
-        raise ProtocolError(INVALID_PARAMS, f"params._meta has no {' and no '.join(missing)}.")
-    version = given[_VERSION]
-    if not isinstance(version, str):
-        raise ProtocolError(INVALID_PARAMS, f"{_VERSION} is not a string.")
-    if version not in MODERN_VERSIONS:
-        about = {"supported": MODERN_VERSIONS, "requested": version}
-        raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
-    client = given.get(f"{_META}clientInfo")
-    name = client.get("name") if isinstance(client, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 # pipes
@@ -242,33 +236,32 @@ class Pipe:
     def _read(self) -> None:
         """Read messages; a daemon thread, so the process can end while it waits for input."""
         for line, whole in lines(self._source):
-            try:
-                self._take(parse(line, whole))
-            except ProtocolError as error:
-                self._write(refusal(likely_id(line), error))
             if self._ended.is_set():
                 return
-        self._ended.set()
-
-    def _take(self, request: Frame) -> None:
-        if not isinstance(request.method, str):
-            return
-        if not isinstance(request.id, int | str) or isinstance(request.id, bool):
-            if request.method == "notifications/cancelled":  # a write is done or it is not; only the answer is dropped
-                unwanted = (request.params or {}).get("requestId")
-                with self._settled:
-                    self._cancelled |= {one for one in self._pending if one.id == unwanted}
-            return
-        with self._settled:
-            self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
-            self._pending.add(request)
-        if request.method == "initialize":  # the next request depends on it
-            self._answer(request)
-        else:
+            try:
+                request = parse(line, whole)
+            except ProtocolError as error:
+                self._write(refusal(likely_id(line), error))
+                continue
+            if not isinstance(request.method, str):
+                continue
+            if not isinstance(request.id, int | str) or isinstance(request.id, bool):
+                if request.method == "notifications/cancelled":  # a write is done or it is not: its answer is dropped
+                    unwanted = (request.params or {}).get("requestId")
+                    with self._settled:
+                        self._cancelled |= {one for one in self._pending if one.id == unwanted}
+                continue
+            with self._settled:
+                self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
+                self._pending.add(request)
+            if request.method == "initialize":  # the next request depends on it
+                self._answer(request)
+                continue
             self._work.put(request)
             if not self._free.acquire(blocking=False) and self._threads < _MOST_THREADS:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="holdfast-call", daemon=True).start()
+        self._ended.set()
 
     def _serve(self) -> None:
         while True:

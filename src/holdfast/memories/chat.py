@@ -282,7 +282,17 @@ def _imported_lines(file: SourceFile, channel: str, longest: int, report: Import
     """
     place, alike, last = 0, Counter[bytes](), size_and_time(file.path)[1]
     for number, _, values in parsed_lines(file, longest, report):
-        messages = [message for value in values for message in _messages(value)]
+        messages = list[dict[str, Any]]()
+        for value in values:  # in the form of the history or of another program
+            content, calls = value.get("content"), value.get("tool_calls")
+            if value.get("role") in ROLES and (isinstance(content, str) or (content is None and calls)):
+                given = {"role": value["role"], "content": content or "", "time": value.get("timestamp")}
+                given |= {name: _text(known) or known for name in ("id", *_OPTIONAL) if (known := value.get(name))}
+                messages.append(given)
+                continue
+            for turn in transcripts.turns(value):
+                if turn["text"].strip():
+                    messages.append({"role": turn["role"], "content": turn["text"], "time": turn.get("time")})
         if values and not messages:
             report.skip(file.path, "it is no message", number)
         for message in messages:
@@ -299,16 +309,3 @@ def _imported_lines(file: SourceFile, channel: str, longest: int, report: Import
             made = own if is_id(own) else derived_id(place, origin.encode())
             fields = {"id": made, "timestamp": iso(last), **message, "origin": origin}
             yield {**fields, "channel": message.get("channel", channel or "imported")}
-
-
-def _messages(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of an object in the form of the history or of another program; `time` is as given."""
-    content, calls = value.get("content"), value.get("tool_calls")
-    if value.get("role") in ROLES and (isinstance(content, str) or (content is None and calls)):
-        given = {"role": value["role"], "content": content or "", "time": value.get("timestamp")}
-        given |= {name: _text(known) or known for name in ("id", *_OPTIONAL) if (known := value.get(name))}
-        yield given
-        return
-    for turn in transcripts.turns(value):
-        if turn["text"].strip():
-            yield {"role": turn["role"], "content": turn["text"], "time": turn.get("time")}

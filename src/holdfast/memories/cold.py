@@ -6,7 +6,6 @@ only what is new. Known secrets are removed first. Unreadable lines are reported
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -108,39 +107,31 @@ def _below(top: str) -> list[SourceFile]:
     return [SourceFile(path, os.path.relpath(path, top)) for path in sorted(found)]
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a regular file for reading, without blocking and without following a link."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(error.errno, "it is a link, and links are not followed") from None
-        raise
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def parsed_lines(
     file: SourceFile, longest: int, report: ImportReport
 ) -> Iterator[tuple[int, Line, list[dict[str, Any]]]]:
     """Yield the lines of a file, counted from 1, with their values; what cannot be read is added to the report."""
     try:
-        with _opened(file.path) as fd:
-            report.files += 1
-            for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
-                values = TOO_LONG if line.cut else transcripts.parse(line.data.strip())
-                if not isinstance(values, str):
-                    yield number, line, values
-                else:
-                    torn = "the last line is incomplete: torn, or still being written"
-                    report.skip(file.path, values if line.whole else torn, number)
+        fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        link = "it is a link, and links are not followed" if error.errno == errno.ELOOP else ""
+        report.skip(file.path, link or error.strerror or str(error))
+        return
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        report.files += 1
+        for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
+            values = TOO_LONG if line.cut else transcripts.parse(line.data.strip())
+            if not isinstance(values, str):
+                yield number, line, values
+            else:
+                torn = "the last line is incomplete: torn, or still being written"
+                report.skip(file.path, values if line.whole else torn, number)
     except OSError as error:
         report.skip(file.path, error.strerror or str(error))
+    finally:
+        os.close(fd)
 
 
 def _printable(path: str) -> str:

@@ -120,26 +120,23 @@ class Summariser:
             text = f"{count} from {first or '?'} to {last or '?'}; nothing of them is summarised here."
             text = summaries.head(text, budget)
             return summaries.after(said, Gist(text, (("", text),)), budget)
-        if self._memory.settings.model.url:
-            try:
-                return self._ask_model(entries, said, budget)
-            except HoldfastError as error:
-                self.fallback = str(error)
-        return summaries.again(said, entries, budget)
-
-    def _ask_model(self, entries: Sequence[Entry], said: Said, budget: int) -> Gist:
-        """Let the model summarise; text beyond the budget is cut off."""
+        settings = self._memory.settings.model
+        if not settings.url:
+            return summaries.again(said, entries, budget)
         from holdfast.llm import LanguageModel
 
-        settings = self._memory.settings.model
         lines = [f"{day} {text}" for day, text in said] + [f"{one.time} {one.text}" for one in entries]
         text = "\n".join(line.strip().replace("\n", "\n  ") for line in lines)
         room = settings.call_tokens - budget - _PROMPT
         if count_tokens(text) > room > 0:
             text = summaries.again(said, entries, room).text  # as much as fits into one call
-        made = LanguageModel(settings, Spent(self._memory)).summarise(text, budget)
+        try:
+            made = LanguageModel(settings, Spent(self._memory)).summarise(text, budget)
+        except HoldfastError as error:
+            self.fallback = str(error)
+            return summaries.again(said, entries, budget)
         self.by = settings.name or "model"
-        if (size := count_tokens(made)) > budget:
+        if (size := count_tokens(made)) > budget:  # text beyond the budget is cut off
             made = summaries.head(made, budget)
             wrote = f"The model wrote {amount(size, 'token')}; {budget} are allowed"
             self.fallback = f"{wrote}, so its text is cut off there."
@@ -207,31 +204,25 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     sizes = {title: sum(map(_cost, lines)) for title, lines in parts.items()}
     for count, title in enumerate(sorted(parts, key=lambda title: sizes[title])):
         room = budget // (len(parts) - count)
-        shown[title] = _shortened(gist, room) if title == BEFORE else _listed(title, parts[title], room)
+        left = room - _cost(f"## {title}\n")
+        if title == BEFORE:  # the summary, shortened until it fits
+            said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
+            shown[title] = _titled(title, gist.text.splitlines())
+            while shown[title] and _cost(f"{shown[title]}\n") > room:
+                shorter = summaries.summarise(said, left, "earlier sentences").text
+                shown[title] = _titled(title, shorter.splitlines())
+                left -= _cost(f"{shown[title]}\n") - room
+        else:  # the lines that fit; if none does, the beginning of the first one
+            chosen = list[str]()
+            for line in parts[title]:
+                if (cost := _cost(f"- {line}")) <= left:
+                    chosen.append(line)
+                    left -= cost
+            if not chosen and count_tokens(cut := summaries.head(parts[title][0], left - 2)) >= _LEAST:
+                chosen = [cut]
+            shown[title] = _titled(title, chosen)
         budget -= _cost(f"{shown[title]}\n") if shown[title] else 0
     return "\n\n".join(shown[title] for title in offers if shown.get(title))
-
-
-def _listed(title: str, lines: Sequence[str], room: int) -> str:
-    """Return the lines that fit under their title; if none does, the beginning of the first one."""
-    chosen, left = list[str](), room - _cost(f"## {title}\n")
-    for line in lines:
-        if (cost := _cost(f"- {line}")) <= left:
-            chosen.append(line)
-            left -= cost
-    if not chosen and count_tokens(cut := summaries.head(lines[0], left - 2)) >= _LEAST:
-        chosen = [cut]
-    return _titled(title, chosen)
-
-
-def _shortened(gist: Gist, room: int) -> str:
-    """Return a summary under its title, shortened until it fits."""
-    said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
-    shown, tokens = _titled(BEFORE, gist.text.splitlines()), room - _cost(f"## {BEFORE}\n")
-    while shown and _cost(f"{shown}\n") > room:
-        shown = _titled(BEFORE, summaries.summarise(said, tokens, "earlier sentences").text.splitlines())
-        tokens -= _cost(f"{shown}\n") - room
-    return shown
 
 
 def _titled(title: str, lines: Sequence[str]) -> str:

@@ -59,24 +59,22 @@ def revise(memory: Core, record: Record, change: Draft, retire: bool | None = No
         raise changed(record.id, change.expect)
     if retire is False and kind.shape == "line" and history.versions(memory, record.id)[-1].reason == SUPERSEDED:
         raise Invalid(f"{record.id} is superseded.", "Retire the entry that supersedes it first, or remember it again.")
+    if retire is None and kind.shape == "line":
+        return _replace_entry(memory, record, change)
     if retire is None:
-        return (_replace_entry if kind.shape == "line" else _edit)(memory, record, change)
+        receipt = memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
+        if receipt.status == "changed" and receipt.id != record.id:  # a new title is a new id: others have to name it
+            older, newer = (str(record.fields.get(name) or "") for name in ("supersedes", "superseded_by"))
+            with contextlib.suppress(NotFound):
+                if older:
+                    memory.supersede(memory.get(older), receipt.id)
+            with contextlib.suppress(NotFound):
+                if newer:
+                    memory.link(memory.get(newer), receipt.id)
+        return receipt
     done = memory.hide(record.id, restore=not retire, op_id=change.op_id, reason=change.reason)
     status = done.status if done.status == "repeated" else "retired" if retire else "restored"
     return msgspec.structs.replace(done, status=status)
-
-
-def _edit(memory: Core, record: Record, change: Draft) -> Receipt:
-    receipt = memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
-    if receipt.status == "changed" and receipt.id != record.id:  # a new title is a new id, which others have to name
-        older, newer = (str(record.fields.get(name) or "") for name in ("supersedes", "superseded_by"))
-        with contextlib.suppress(NotFound):
-            if older:
-                memory.supersede(memory.get(older), receipt.id)
-        with contextlib.suppress(NotFound):
-            if newer:
-                memory.link(memory.get(newer), receipt.id)
-    return receipt
 
 
 def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:

@@ -154,7 +154,20 @@ class Hot:
             raise Invalid(f"The budget is {amount(budget, 'line')}.", f"Use a number from 1 to {_MOST_LINES}.")
         if into and budget:
             raise Invalid(f'Rule "{into}" already has a budget.', "Change it in its comment, or leave --budget out.")
-        return self._extend(into, record, op_id) if into else self._add(record, budget, op_id)
+        if not into:
+            return self._add(record, budget, op_id)
+        title, path = _title(record), self._named(into)
+        document = self._memory.store.read(path)
+        body = _body(path, document)
+        known = self._memory.store.knows_op(op_id)
+        if not known and any(part.level > 1 for part in sections.headed(body, title)):
+            raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
+        newline = "\r\n" if b"\r\n" in document.data else "\n"
+        addition = f"\n## {title}\n\n{_text(record)}\n".replace("\n", newline)
+        body += addition if body.endswith("\n") or not body else newline + addition
+        if not known:
+            self._check_fit(path, markdown.replace_body(document.data, body))
+        return self._memory.keep(Draft(id=path, text=body, expect=document.version, op_id=op_id))
 
     def _add(self, record: Record, budget: int, op_id: str) -> Receipt:
         title = _title(record)
@@ -176,20 +189,6 @@ class Hot:
             return self._memory.replace(path, whole(lines), ABSENT, op_id=op_id)
         except AlreadyExists:
             raise AlreadyExists(f"There is a rule {path} already.", "Promote into it with --into.") from None
-
-    def _extend(self, into: str, record: Record, op_id: str) -> Receipt:
-        title, path = _title(record), self._named(into)
-        document = self._memory.store.read(path)
-        body = _body(path, document)
-        known = self._memory.store.knows_op(op_id)
-        if not known and any(part.level > 1 for part in sections.headed(body, title)):
-            raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
-        newline = "\r\n" if b"\r\n" in document.data else "\n"
-        addition = f"\n## {title}\n\n{_text(record)}\n".replace("\n", newline)
-        body += addition if body.endswith("\n") or not body else newline + addition
-        if not known:
-            self._check_fit(path, markdown.replace_body(document.data, body))
-        return self._memory.keep(Draft(id=path, text=body, expect=document.version, op_id=op_id))
 
     def _check_fit(self, path: str, data: bytes) -> None:
         """Refuse a rule that would exceed its own budget or that of all rules."""
@@ -216,27 +215,25 @@ class Hot:
         """
         try:
             path = self._named(name)
-            return self._cut(path, heading, scope, op_id) if heading else self._leave(path, scope, op_id)
+            if heading:
+                return self._cut(path, heading, scope, op_id)
+            if self._memory.tree.target(path) is not None:
+                raise Invalid(f"{path} is a link.", "Demote the rule that it leads to.")
+            document = self._memory.store.read(path)
+            rule = _record(path, document)
+            text, source, stored = _text(rule), rule.fields.get("source"), None
+            with contextlib.suppress(HoldfastError):  # no note is needed if the record it was made from has this text
+                found = self._memory.get(source) if isinstance(source, str) and source else None
+                if found and not (found.hidden or found.superseded) and _text(found) == text:
+                    stored = _demoted(found)
+            fields = {name: value for name, value in rule.fields.items() if name not in _RULE_FIELDS}
+            stored = stored or self._note(_title(rule), text, scope, fields)
+            self._memory.store.remove(path, expect=document.version, op_id=op_id)
+            return stored
         except NotFound:
             if self._memory.store.knows_op(op_id):
                 return Receipt("repeated", name, name)
             raise
-
-    def _leave(self, path: str, scope: str | Scope | None, op_id: str) -> Receipt:
-        """Demote a whole rule; no note is needed if the record it was made from has the same text."""
-        if self._memory.tree.target(path) is not None:
-            raise Invalid(f"{path} is a link.", "Demote the rule that it leads to.")
-        document = self._memory.store.read(path)
-        rule = _record(path, document)
-        text, source, stored = _text(rule), rule.fields.get("source"), None
-        with contextlib.suppress(HoldfastError):
-            found = self._memory.get(source) if isinstance(source, str) and source else None
-            if found and not (found.hidden or found.superseded) and _text(found) == text:
-                stored = _demoted(found)
-        fields = {name: value for name, value in rule.fields.items() if name not in _RULE_FIELDS}
-        stored = stored or self._note(_title(rule), text, scope, fields)
-        self._memory.store.remove(path, expect=document.version, op_id=op_id)
-        return stored
 
     def _cut(self, path: str, heading: str, scope: str | Scope | None, op_id: str) -> Receipt:
         """Demote one section; no note is needed if a warm record has the same title and text."""

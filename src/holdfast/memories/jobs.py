@@ -215,16 +215,26 @@ class _Month:
         """Ends whose claim was not read yet; a merge may reverse them."""
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        job, slot, found = _run_of(entry)
+        job, slot = (value if isinstance(value := entry.get(name), str) else "" for name in ("job", "slot"))
+        ms = parse_ms(slot)
+        ends, begins = (isinstance(entry.get(name), str) for name in ("finish", "claim"))
+        kind = Ended if ends else JobRun if begins else None
+        if kind is None or not job or ms is None:
+            return
+        fields: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):  # one of the wrong type is left out
+            with contextlib.suppress(KeyError, msgspec.ValidationError):
+                fields[field.name] = msgspec.convert(entry[field.name], field.type)
+        found = kind(**fields)
         runs = self.runs.setdefault(job, {})
-        run = runs.get(slot)
+        run = runs.get(ms)
         if isinstance(found, JobRun):
             if run is None:  # else a copy of an entry that a merge brought
-                runs[slot] = found.ended(self._ends.pop((job, slot), found))
-        elif found and run is None:
-            self._ends.setdefault((job, slot), found)
-        elif found and run and run.status == UNFINISHED:
-            runs[slot] = run.ended(found)
+                runs[ms] = found.ended(self._ends.pop((job, ms), found))
+        elif run is None:
+            self._ends.setdefault((job, ms), found)
+        elif run.status == UNFINISHED:
+            runs[ms] = run.ended(found)
 
     def newest(self, job: str, until: int) -> tuple[int, JobRun] | None:
         """Return the newest slot of a job up to this one, and its run."""
@@ -450,20 +460,6 @@ def _entry(job: Job) -> dict[str, Any]:
 def _about(event: str, job: Job, slot: datetime) -> dict[str, Any]:
     at = slot_text(slot)
     return {event: f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
-
-
-def _run_of(entry: Mapping[str, Any]) -> tuple[str, int, Ended | None]:
-    """Return the job and slot that an entry is about, and what it records; fields of the wrong type are left out."""
-    job, slot = (value if isinstance(value := entry.get(name), str) else "" for name in ("job", "slot"))
-    ms = parse_ms(slot)
-    kind = Ended if isinstance(entry.get("finish"), str) else JobRun if isinstance(entry.get("claim"), str) else None
-    if kind is None or not job or ms is None:
-        return "", 0, None
-    fields: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        with contextlib.suppress(KeyError, msgspec.ValidationError):
-            fields[field.name] = msgspec.convert(entry[field.name], field.type)
-    return job, ms, kind(**fields)
 
 
 def _timetable(job: Job) -> Timetable | None:

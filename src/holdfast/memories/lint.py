@@ -216,22 +216,20 @@ class _Linter:
             if link.wiki:
                 if not front or f"[[{link.target}" in text_of(page.fields):
                     self._by_name.append((path, link))
-            elif not front:
-                target = links.path_from(path, link.target)
-                if target and target not in self.paths and not self._exists(target):
-                    self.add(path, link.line, f"links to {target}, which is not there", "link")
-
-    def _exists(self, path: str) -> bool:
-        try:
-            if path == "." or self._memory.store.exists(path):
-                return True
-        except Invalid:  # a folder, or not a path at all
-            pass
-        except HoldfastError:  # it is there, but cannot be read
-            return True
-        with contextlib.suppress(HoldfastError):
-            return bool(self._memory.tree.folder_stamp(path))
-        return False
+                continue
+            target = "" if front else links.path_from(path, link.target)
+            if not target or target == "." or target in self.paths:
+                continue
+            try:
+                there = self._memory.store.exists(target)
+            except Invalid:  # a folder, or not a path at all
+                there = False
+            except HoldfastError:  # it is there, but cannot be read
+                continue
+            with contextlib.suppress(HoldfastError):
+                there = there or bool(self._memory.tree.folder_stamp(target))
+            if not there:
+                self.add(path, link.line, f"links to {target}, which is not there", "link")
 
     def check_names(self, *, whole: bool) -> None:
         """Check the links by name; files outside the scope and logs are read only when a name is missing."""

@@ -401,8 +401,17 @@ class Values:
         if not (words := parse(query).tokens):
             raise Invalid("There is nothing to look for.", "Give some words.")
         found = [(start, line, sorted(words & set(fold(line)))) for start, line in _lines(self._text(ref, session))]
-        best = sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]
-        return [{"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in best]
+        best = []
+        for offset, line, hits in sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]:
+            text = line
+            if len(line) > 2 * _AROUND:  # the part around the first hit
+                lower = line.casefold()
+                first = min((place for hit in hits if (place := lower.find(hit)) >= 0), default=0)
+                start = max(0, first - _AROUND)
+                end = start + 2 * _AROUND
+                text = ("…" if start else "") + line[start:end] + ("…" if end < len(line) else "")
+            best.append({"offset": offset, "text": text, "why": hits})
+        return best
 
     def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
         """Return a summary of a value that consists of its own sentences."""
@@ -449,16 +458,6 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             if piece := line[start : start + _PIECE].strip():
                 yield position + start, piece
         position += len(line)
-
-
-def _around(line: str, hits: list[str]) -> str:
-    """Return a line, or of a long one the part around the first hit."""
-    if len(line) <= 2 * _AROUND:
-        return line
-    lower = line.casefold()
-    first = min((place for hit in hits if (place := lower.find(hit)) >= 0), default=0)
-    start = max(0, first - _AROUND)
-    return ("…" if start else "") + line[start : start + 2 * _AROUND] + ("…" if start + 2 * _AROUND < len(line) else "")
 
 
 def _check_type(given: object) -> None:

@@ -213,7 +213,13 @@ def _plan(place: Place, document: Document, page: markdown.Page, status: str) ->
     lines = pages.prose_lines(page.body)
     words = " ".join(re.split(r"[-_\s]+", re.sub(r"\A\d{6}-(?=.)", "", place.name))).strip()
     name = _heading(lines) or words[:1].upper() + words[1:]
-    described, dated, shown = pages.paragraph(lines), from_prefix(place.name), _shown_status(lines)
+    described, dated, shown = pages.paragraph(lines), from_prefix(place.name), ""
+    boxes = [box[1] != " " for line in lines if (box := _BOX.match(line))]
+    if said := next(filter(None, map(_STATUS.match, lines)), None):
+        word = said[1].strip(" *_`.").casefold()
+        shown = _MEANT.get(word) or pages.choice(word, PLAN_STATUS)
+    elif boxes:
+        shown = "done" if all(boxes) else "in_progress" if any(boxes) else "new"
     values = {
         "name": name,
         "description": pages.shorten(described, _SUMMARY) or name,
@@ -285,16 +291,6 @@ def _heading(lines: list[str]) -> str:
     """Return the text of the first heading of the first level."""
     found = (sections.heading_title(line[2:]) for line in lines if line.startswith(("# ", "#\t")))
     return next(filter(None, found), "")
-
-
-def _shown_status(lines: list[str]) -> str:
-    """Return the status that a line or the check boxes of a plan show, "" when neither does."""
-    for line in lines:
-        if found := _STATUS.match(line):
-            word = found[1].strip(" *_`.").casefold()
-            return _MEANT.get(word) or pages.choice(word, PLAN_STATUS)
-    boxes = [found[1] != " " for line in lines if (found := _BOX.match(line))]
-    return ("done" if all(boxes) else "in_progress" if any(boxes) else "new") if boxes else ""
 
 
 def apply(memory: Core, changes: list[PageChange], progress: Callable[[int, int], None] | None = None) -> list[Result]:

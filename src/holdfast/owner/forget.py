@@ -139,9 +139,15 @@ class Forgetter:
     def _remove_all(
         self, listed: Forgotten, records: list[Record], every: list[Record], query: str, progress: Progress | None
     ) -> Forgotten:
-        # the text of a copy belongs to another record, where it may stay
-        texts = [text for record in records if record.kind not in _COPIES for text in _texts(record)]
-        terms = SearchTerms([*texts, query], (name for record in records for name in (record.id, record.path)))
+        texts = [query]
+        for record in records:
+            if record.kind in _COPIES:  # the text of a copy belongs to another record, where it may stay
+                continue
+            value = record.fields.get(KINDS[record.kind].text)
+            texts += [record.text] if isinstance(value, str | None) or not record.fields else _leaves(value)
+            fields = {name: value for name, value in record.fields.items() if name not in _TECHNICAL}
+            texts += [each for each in (record.title, record.key, *_leaves(fields)) if len(each) >= _DISTINCT]
+        terms = SearchTerms(texts, (name for record in records for name in (record.id, record.path)))
         self._terms = terms
         ids = [*listed.records, *listed.already]
         batches = [ids[start : start + _IDS_PER_ENTRY] for start in range(0, len(ids), _IDS_PER_ENTRY)]
@@ -295,14 +301,6 @@ def _tombstone(line: Mapping[str, Any], kind: Kind) -> bytes:
     left = {"id": identifier} | {name: line[name] for name in _TOMBSTONE if name in line}
     when = line.get(kind.time) if kind.time in line else time
     return jsonl.render(left | ({kind.time: when} if when else {}) | {"forgotten": utc_now()})[:-1]
-
-
-def _texts(record: Record) -> Iterator[str]:
-    """Yield the text of a record, and what of its title, key and fields is distinct enough to search for."""
-    text = record.fields.get(KINDS[record.kind].text)
-    yield from [record.text] if isinstance(text, str | None) or not record.fields else _leaves(text)
-    fields = {name: value for name, value in record.fields.items() if name not in _TECHNICAL}
-    yield from (each for each in (record.title, record.key, *_leaves(fields)) if len(each) >= _DISTINCT)
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -474,8 +472,16 @@ class SearchTerms:
         position = last = 0
         while position <= len(text) - _STEP:
             places = self._samples.get(text[position : position + _STEP], ())
-            runs = (_common_run(text, position, *place) for place in places)
-            start, end = max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
+            start = end = 0
+            for term, there in places:  # how far are the text and the term equal around the two places?
+                back, ahead = 0, _STEP
+                while position > back and there > back and text[position - back - 1] == term[there - back - 1]:
+                    back += 1
+                rest = min(len(text) - position, len(term) - there)
+                while ahead < rest and text[position + ahead] == term[there + ahead]:
+                    ahead += 1
+                if back + ahead > end - start:
+                    start, end = position - back, position + ahead
             if end - start >= _PART:
                 yield max(start, last), end
                 position = last = end
@@ -486,17 +492,6 @@ class SearchTerms:
 def _occurrences(data: AnyStr, part: AnyStr) -> list[int]:
     """Return where a part occurs, from left to right, without overlaps."""
     return [found.start() for found in re.finditer(re.escape(part), data)]
-
-
-def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:
-    """Return how far a text and a term are equal around two places."""
-    back = 0
-    while here - back > 0 and there - back > 0 and text[here - back - 1] == term[there - back - 1]:
-        back += 1
-    ahead = _STEP
-    while here + ahead < len(text) and there + ahead < len(term) and text[here + ahead] == term[there + ahead]:
-        ahead += 1
-    return here - back, here + ahead
 
 
 def _forms(text: str) -> set[bytes]:

@@ -242,8 +242,14 @@ def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
     for entry in write_log.about(memory.tree, memory.layout.memory, record.path):
         if (entry.get("record"), entry.get("version")) != (identifier, version) or "was" not in entry:
             continue
-        before = _section(memory, record.path, str(entry.get("before")), str(entry["was"]))
-        identifier, version = str(entry["was"]), before.version
+        text, identifier = "", str(entry["was"])
+        with contextlib.suppress(NotFound):
+            text = memory.store.kept_text(str(entry.get("before"))).decode("utf-8", "surrogateescape")
+        parts = sections.parse(text[markdown.body_start(text) :])
+        before = next((part for part in parts if f"{record.path}#{part.anchor}" == identifier), None)
+        if before is None:
+            raise NotFound(f"The text that {identifier} had before is not kept any more.", "Write it again.")
+        version = before.version
         if entry.get("undo"):
             undone += 1
         elif undone:
@@ -251,17 +257,6 @@ def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
         else:
             return memory.restore_section(record, before, op_id)
     raise Invalid(f"There is no earlier text of {record.id} to go back to.", f"Hide it: holdfast hide {record.id}")
-
-
-def _section(memory: Core, path: str, version: str, identifier: str) -> sections.Section:
-    """Return a section as it was in a version of its page."""
-    text = ""
-    with contextlib.suppress(NotFound):
-        text = memory.store.kept_text(version).decode("utf-8", "surrogateescape")
-    for section in sections.parse(text[markdown.body_start(text) :]):
-        if f"{path}#{section.anchor}" == identifier:
-            return section
-    raise NotFound(f"The text that {identifier} had before is not kept any more.", "Write it again.")
 
 
 # what rollback and forget have in common
@@ -504,7 +499,14 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
     for step in steps:
         try:
             if log := _log_of(memory, step):
-                by_log.setdefault(log, []).append(_entry(memory, log, step) | {"rollback": identifier})
+                entry: dict[str, Any] = {"hide": step.target, "hidden": step.act == "hide"}
+                if step.act == "value back":
+                    values = write_log.objects(memory.tree.scan(log), step.to)
+                    found = next((one for one in values if jsonl.identity(one, "time")[0] == step.to), None)
+                    if found is None:
+                        raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
+                    entry = {name: found[name] for name in found if name not in ("id", "op", "writer", "time")}
+                by_log.setdefault(log, []).append(entry | {"rollback": identifier})
             elif step.act in ("hide", "show"):
                 if memory.get(step.id).hidden == (step.act == "hide"):
                     raise NotFound("it was changed since", "Check it.")
@@ -518,16 +520,6 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
     for log, entries in by_log.items():
         memory.add(log, entries, after=max(step.order for step in steps))
     return failed
-
-
-def _entry(memory: Core, log: str, step: Step) -> dict[str, Any]:
-    """Return the entry that applies a step to a log."""
-    if step.act != "value back":
-        return {"hide": step.target, "hidden": step.act == "hide"}
-    for value in write_log.objects(memory.tree.scan(log), step.to):
-        if jsonl.identity(value, "time")[0] == step.to:
-            return {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
-    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
 
 
 def _log_of(memory: Core, step: Step) -> str:

@@ -153,7 +153,12 @@ class Mover:
                 new, same = [size for size in sizes if size], sizes.count(0)
                 self._steps += [Planned(path, "new", len(new), sum(new))] if new else []
                 self._steps += [Planned(path, "same", same)] if same else []
-        self._agreed = self._read_agreed()
+        self._agreed: dict[str, Pair] = {}
+        for entry in write_log.objects(self._notes.tree.scan(self._log)) if self._notes.exists(self._log) else ():
+            agreed = entry.get("agreed")
+            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
+                if isinstance(pair, list) and len(pair) == 2:
+                    self._agreed[path] = Pair(*map(str, pair[:: self._step]))
         self._forgotten = merge.Tombstones(self._target, self._source, logs)
         shared_logs = [path for path in logs if not self._in_scope(path)]
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
@@ -244,16 +249,6 @@ class Mover:
             self._refused[Problem(path, error.message)] = None
 
     # what two memories have of each other, noted in the memory at hand; it is never transferred itself
-
-    def _read_agreed(self) -> dict[str, Pair]:
-        """Return what is known of each document, by its path."""
-        found: dict[str, Pair] = {}
-        for entry in write_log.objects(self._notes.tree.scan(self._log)) if self._notes.exists(self._log) else ():
-            agreed = entry.get("agreed")
-            for path, pair in agreed.items() if isinstance(agreed, dict) else ():
-                if isinstance(pair, list) and len(pair) == 2:
-                    found[path] = Pair(*map(str, pair[:: self._step]))
-        return found
 
     def _note(self, agreed: Mapping[str, Pair]) -> None:
         """Note what both sides have now, durably."""

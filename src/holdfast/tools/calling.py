@@ -367,7 +367,15 @@ class Runner:
             values = arguments(tool, params)
             if traced and not tool.reads:
                 self.memory.secrets.check({**(params or {}), "context": msgspec.to_builtins(context)})
-            reply = _answered(tool, tool.function(call, **values), call.warnings)
+            result = tool.function(call, **values)
+            if tool.enveloped:
+                nothing = result is None and not tool.reads
+                reply: Reply = {"success": True} if nothing else {"success": True, "data": result}
+            else:
+                reply = dict(result)
+                if tool.render and "text" not in reply:
+                    reply["text"] = tool.render(result)
+            reply |= {"warnings": call.warnings} if call.warnings else {}
         except HoldfastError as error:
             wrong, outcome = self.rephrase(error), type(error).__name__
         except RecursionError:
@@ -410,6 +418,13 @@ class Runner:
         success, context = reply.get("success") is not False, Context() if refused else call.context
         data = reply.get("data", reply)
         found = reply.get("hits", data) if tool.reads and not tool.private else None
+        result = ""
+        if success and not tool.private:  # in a few words
+            said = reply.get("text", reply.get("data"))
+            if isinstance(said, list):
+                first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in said[:5]]
+                said = f"{len(said)} found" + (f": {', '.join(first)}" if first else "")
+            result = (said if isinstance(said, str) else "" if said is None else line_of(said))[:300]
         # until the owner approves it, a proposal is not an activity to show
         pending = isinstance(data, dict) and "pending" in (data.get("status"), data.get("receipt"))
         self.traces.add(
@@ -417,25 +432,13 @@ class Runner:
                 tool=tool.name, workspace=workspace, bound=self.bound, session=call.session, run=call.context.runId,
                 agent=call.context.agentId, goal=context.goal, memory=context.memory, constraints=context.constraints,
                 params=given, success=success, error="" if success else str(reply.get("error")),
-                result=_short(reply) if success and not tool.private else "", private=tool.private,
+                result=result, private=tool.private,
                 ids=[str(one["id"]) for one in found if isinstance(one, dict) and "id" in one]
                 if isinstance(found, list) else [],
                 tokens=count_tokens(reply_text(reply)), ms=round((time.perf_counter() - begin) * 1000, 3),
                 read=tool.reads or self.reads_only or refused or pending,
             )
         )  # fmt: skip
-
-
-def _answered(tool: Tool, result: Any, warnings: list[str]) -> Reply:
-    """Return the reply of a tool that succeeded."""
-    reply: Reply
-    if tool.enveloped:
-        reply = {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
-    else:
-        reply = dict(result)
-        if tool.render and "text" not in reply:
-            reply["text"] = tool.render(result)
-    return reply | ({"warnings": warnings} if warnings else {})
 
 
 def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
@@ -448,12 +451,3 @@ def reply_text(reply: Reply) -> str:
     """Return what a model reads of a reply."""
     text = reply.get("text")
     return text if isinstance(text, str) else msgspec.json.encode(reply, enc_hook=dict).decode("utf-8")
-
-
-def _short(reply: Reply) -> str:
-    """Return a result in a few words, for the trace."""
-    data = reply.get("text", reply.get("data"))
-    if isinstance(data, list):
-        first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in data[:5]]
-        data = f"{len(data)} found" + (f": {', '.join(first)}" if first else "")
-    return data[:300] if isinstance(data, str) else "" if data is None else line_of(data)[:300]

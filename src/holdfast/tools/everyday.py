@@ -3,6 +3,7 @@ record, `revise` corrects or retires one."""
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -99,7 +100,11 @@ def remember(
     if reply["status"] in ("stored", "superseded") and not draft.supersedes:
         similar = corrections.similar(call.memory, draft, reply["id"], reply["where"])
         reply |= {"similar": similar} if similar else {}
-    return reply
+    was = f"; it supersedes: {reply.get('was') or reply['supersedes']}" if "supersedes" in reply else ""
+    if reply["status"] == "duplicate":
+        return reply | {"text": f"Known already: {reply['where']} ({reply['duplicateOf']}){was or '.'}"}
+    written = _written(reply | ({"status": "stored"} if was else {})) + was
+    return reply | {"text": "\n".join((written, *corrections.shown_similar(reply.get("similar", ()))))}
 
 
 def revise(
@@ -126,7 +131,8 @@ def revise(
     receipt = corrections.revise(call.memory, record, change, retire)
     reply = {"status": receipt.status, "id": receipt.id, "where": receipt.path, "version": receipt.version}
     reply |= {"workspace": record.scope.path, "was": record.text if text is not None else ""}
-    return {name: value for name, value in reply.items() if value}
+    reply = {name: value for name, value in reply.items() if value}
+    return reply | {"text": _written(reply) + (". The old text is kept." if "was" in reply else "")}
 
 
 def read(
@@ -147,7 +153,14 @@ def read(
     fields = {name: value for name, value in record.fields.items() if name not in left}
     shown |= {"version": record.version, "time": record.time} | ({"fields": fields} if fields else {})
     part = mind.part(whole(record), offset, limit, "content")
-    return {name: value for name, value in shown.items() if name not in ("text", "why", "score", "size")} | part
+    reply = {name: value for name, value in shown.items() if name not in ("text", "why", "score", "size")} | part
+    lines = [f"{name}: {line_of(value)}" for name, value in fields.items()]
+    quoted = "\n".join([f"> {line}" for line in (*lines, *reply["content"].split("\n"))])
+    end = reply["offset"] + len(reply["content"])
+    more = f"; go on with offset {reply['next']}" if "next" in reply else ""
+    span = f"characters {reply['offset']:,} to {end:,} of {reply['size']:,}{more}; version {reply['version']}"
+    head = _head(reply, "kind", "title", "status", "label")
+    return reply | {"text": f"{head} ({reply['where']})\n{quoted}\n{span}\n{QUOTED}"}
 
 
 def whole(record: Record) -> str:
@@ -164,10 +177,11 @@ def check_session(record: Record, session: str = "") -> None:
 
 
 def register(registry: Registry) -> None:
+    text = operator.itemgetter("text")
     registry.add("memory", recall, reads=True, render=_recalled, within=True)
-    registry.add("memory", remember, render=_remembered, within=True)
-    registry.add("memory", read, reads=True, render=_read, within=True)
-    registry.add("memory", revise, render=_revised, within=True)
+    registry.add("memory", remember, render=text, within=True)
+    registry.add("memory", read, reads=True, render=text, within=True)
+    registry.add("memory", revise, render=text, within=True)
 
 
 def _headline(text: str) -> str:
@@ -272,30 +286,8 @@ def _head(shown: dict[str, Any], *names: str) -> str:
     return head + (f" · beware, it has {shown['unseen']}" if shown.get("unseen") else "")
 
 
-def _remembered(reply: dict[str, Any]) -> str:
-    was = f"; it supersedes: {reply.get('was') or reply['supersedes']}" if "supersedes" in reply else ""
-    if reply["status"] == "duplicate":
-        return f"Known already: {reply['where']} ({reply['duplicateOf']}){was or '.'}"
-    text = _written(reply | ({"status": "stored"} if was else {})) + was
-    return "\n".join((text, *corrections.shown_similar(reply.get("similar", ()))))
-
-
 def _written(reply: dict[str, Any]) -> str:
     file = "" if reply["where"] in reply["id"] else reply["where"]
     shown = ", ".join(filter(None, (reply.get("workspace"), file)))
     waits = f". {corrections.PENDING}" if reply["status"] == "pending" else ""
     return f"{reply['status'].capitalize()} in {shown}: {reply['id']}{waits}"
-
-
-def _revised(reply: dict[str, Any]) -> str:
-    return _written(reply) + (". The old text is kept." if "was" in reply else "")
-
-
-def _read(reply: dict[str, Any]) -> str:
-    head = _head(reply, "kind", "title", "status", "label")
-    lines = [f"{name}: {line_of(value)}" for name, value in reply.get("fields", {}).items()]
-    quoted = "\n".join([f"> {line}" for line in (*lines, *reply["content"].split("\n"))])
-    end = reply["offset"] + len(reply["content"])
-    more = f"; go on with offset {reply['next']}" if "next" in reply else ""
-    span = f"characters {reply['offset']:,} to {end:,} of {reply['size']:,}{more}; version {reply['version']}"
-    return f"{head} ({reply['where']})\n{quoted}\n{span}\n{QUOTED}"

@@ -126,15 +126,12 @@ class _Work:
         named = self.call.context.workspaceId
         if not named and DEFAULT not in self.memory.scopes.children(""):
             return self.purpose()
-        data = loadWorkspace(self.call, named or DEFAULT) | {"learned": self._learned()}
-        return ([] if named else self.purpose()) + [Piece(line) for line in _briefing(data)]
-
-    def _learned(self) -> list[str]:
-        """Return the newest decisions and lessons, one line each."""
+        data = loadWorkspace(self.call, named or DEFAULT)
         found = self.call.runner.knowledge.learnings(self.call.scope)
         entries = [(entry, kind) for kind in ("decision", "lesson") for entry in found[f"{kind}s"]]
         entries.sort(key=lambda one: str(one[0].get("date", "")), reverse=True)
-        return [f"{kind} {entry.get('title', '')}: {entry['content']}" for entry, kind in entries[:_LISTED]]
+        learned = [f"{kind} {entry.get('title', '')}: {entry['content']}" for entry, kind in entries[:_LISTED]]
+        return ([] if named else self.purpose()) + [Piece(line) for line in _briefing(data | {"learned": learned})]
 
     def recall(self) -> list[Piece]:
         task = self.call.context.goal

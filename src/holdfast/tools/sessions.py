@@ -17,7 +17,7 @@ from holdfast.errors import Invalid
 from holdfast.formats.prompts import Message, one_line
 from holdfast.memories import compartments
 from holdfast.memories.chat import MOST, Saved
-from holdfast.memories.compartments import Run, SavedEntry, filtered
+from holdfast.memories.compartments import Run, filtered
 from holdfast.memories.corrections import PENDING
 from holdfast.memories.mind import MOST_READ, READ, TYPES, Mind
 from holdfast.model.names import amount
@@ -71,7 +71,18 @@ def get_memory(
     run = _run(call)
     get = functools.partial(run.peek, join=False) if call.runner.reads_only else run.get
     found = get(compartment, id or "", category=category or "", tags=tags or ())
-    text = "\n---\n".join(map(_shown, found)) or "No memory entries found"
+    parts = []
+    for entry in found:
+        lines = {
+            "ID": entry.id, "Content": entry.content, "Category": entry.category, "Tags": ", ".join(entry.tags),
+            "Metadata": ", ".join(f"{name}: {value}" for name, value in entry.metadata.items()),
+            "Priority": entry.priority, "Created": entry.created_at, "Updated": entry.updated_at,
+            "Access Count": entry.access_count,
+        }  # fmt: skip
+        shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
+        # the lines of a long value are indented, so that none looks like a field
+        parts.append("\n".join("\n  ".join(line.splitlines()) for line in shown))
+    text = "\n---\n".join(parts) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
     entries = [msgspec.structs.asdict(entry) | {"tags": list(entry.tags)} for entry in found]
     return {"entries": [{k: v for k, v in one.items() if v or k not in _OPTIONAL} for one in entries], "text": text}
@@ -244,18 +255,6 @@ def _run(call: Call) -> Run:
 def _check(given: Mapping[str, Any], **required: str) -> None:
     """Check the parameters with the error texts of the contract; optional ones may be null."""
     compartments.check(required | {name: value for name, value in given.items() if value is not None})
-
-
-def _shown(entry: SavedEntry) -> str:
-    """Return an entry as text; the lines of a long value are indented, so that none looks like a field."""
-    lines = {
-        "ID": entry.id, "Content": entry.content, "Category": entry.category, "Tags": ", ".join(entry.tags),
-        "Metadata": ", ".join(f"{name}: {value}" for name, value in entry.metadata.items()),
-        "Priority": entry.priority, "Created": entry.created_at, "Updated": entry.updated_at,
-        "Access Count": entry.access_count,
-    }  # fmt: skip
-    shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
-    return "\n".join("\n  ".join(line.splitlines()) for line in shown)
 
 
 def _written(call: Call, type: str, id: str) -> dict[str, str]:

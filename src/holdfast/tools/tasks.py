@@ -6,6 +6,7 @@ any workspace. A job is a message that is due by the clock; the command that run
 
 from __future__ import annotations
 
+import operator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -144,20 +145,30 @@ def task_list(
     """Show the workspace's tasks as a tree: status, worker, progress, and what blocks each."""
     listed = call.runner.tasks.all(status or (), graph=graph, ids=ids or (), workspace=call.scope)
     left_off, warnings = len(listed.tasks) - MOST_LISTED, call.runner.tasks.warnings
+    tasks = [_shown(listed, depth, task, whole=bool(ids)) for depth, task in listed.tasks[:MOST_LISTED]]
+    lines = [", ".join(f"{count} {status}" for status, count in listed.counts.items()), *map(line_of, tasks)]
+    lines += [f"… and {left_off} more"] if left_off > 0 else []
+    text = "\n".join([*lines, *warnings])
+    if not tasks:
+        text = "No tasks." if listed.counts else "No tasks yet. Use task_create to add one."
     return {
         "counts": listed.counts,
         "workers": listed.workers,
-        "tasks": [_shown(listed, depth, task, whole=bool(ids)) for depth, task in listed.tasks[:MOST_LISTED]],
+        "tasks": tasks,
         **({"left_off": left_off} if left_off > 0 else {}),
         **({"warnings": warnings} if warnings else {}),
+        "text": text,
     }
 
 
 def cron_list(call: Call) -> dict[str, Any]:
     """List the jobs: when each one is due, where its message goes, how its last run ended."""
     jobs = call.runner.jobs
-    reply: dict[str, Any] = {"jobs": [job_data(jobs, job) for job in jobs.all()]}
-    return reply | ({"warnings": [*dict.fromkeys(jobs.warnings)]} if jobs.warnings else {})
+    found = [job_data(jobs, job) for job in jobs.all()]
+    warnings = list(dict.fromkeys(jobs.warnings))
+    lines = [_job_line(job) for job in found] or ["No jobs yet. Use cron_add to schedule one."]
+    reply: dict[str, Any] = {"jobs": found} | ({"warnings": warnings} if warnings else {})
+    return reply | {"text": "\n".join([*lines, *warnings])}
 
 
 def cron_add(
@@ -187,10 +198,11 @@ def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
 
 
 def register(registry: Registry) -> None:
+    text = operator.itemgetter("text")
     for function in (cron_list, cron_add, cron_remove, cron_set_enabled):
-        registry.add("jobs", function, render=_jobs, reads=function is cron_list)
+        registry.add("jobs", function, render=text, reads=function is cron_list)
     for each in (task_create, task_claim, task_heartbeat, task_report, task_list):
-        registry.add("tasks", each, render=_tasks, reads=each is task_list)
+        registry.add("tasks", each, render=text, reads=each is task_list)
 
 
 def job_data(jobs: Jobs, job: Job) -> dict[str, Any]:
@@ -225,12 +237,6 @@ def _job_line(job: dict[str, Any]) -> str:
         f"missed {counted(job['missed'])}",
     ]  # fmt: skip
     return " | ".join(" ".join(str(part).split()) for part in parts)
-
-
-def _jobs(reply: dict[str, Any]) -> str:
-    """Return a list of jobs as text; the other replies have theirs."""
-    lines = [_job_line(job) for job in reply["jobs"]] or ["No jobs yet. Use cron_add to schedule one."]
-    return "\n".join([*lines, *reply.get("warnings", ())])
 
 
 def _local(job: Job, slot: datetime) -> str:
@@ -306,16 +312,6 @@ def _how(attempt: Attempt) -> str:
     if not attempt.status:
         return "its lease ran out" + (f" at: {attempt.progress}" if attempt.progress else "")
     return attempt.status + (f": {attempt.error}" if attempt.error else "")
-
-
-def _tasks(reply: dict[str, Any]) -> str:
-    """Return a list of tasks as text; the other replies have theirs."""
-    if not reply["tasks"]:
-        return "No tasks." if reply["counts"] else "No tasks yet. Use task_create to add one."
-    lines = [", ".join(f"{count} {status}" for status, count in reply["counts"].items())]
-    lines += [line_of(task) for task in reply["tasks"]]
-    lines += [f"… and {reply['left_off']} more"] if "left_off" in reply else []
-    return "\n".join([*lines, *reply.get("warnings", ())])
 
 
 def line_of(task: dict[str, Any]) -> str:

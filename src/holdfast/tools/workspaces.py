@@ -6,6 +6,8 @@ The knowledge tools reply with YAML for the model and the same as data.
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -276,7 +278,7 @@ def save_learning(
     receipt = call.runner.knowledge.save(draft)
     wanted = receipt.status == "stored" and not supersedes
     same = similar(call.memory, draft, receipt.id, receipt.path) if wanted else []
-    return _receipt(receipt) | ({"similar": same} if same else {})
+    return _receipt(receipt, same)
 
 
 def set_plan_status(
@@ -293,7 +295,9 @@ def set_plan_status(
     receipt = call.runner.knowledge.set_status(plan, status, call.op_id)
     before = plan.fields.get("status")
     now, was = (before, None) if receipt.status in ("repeated", "pending") else (status, before)
-    reply = {"path": plan.path, "status": now, "was": was, "receipt": receipt.status}
+    waits = f" {PENDING}" if receipt.status == "pending" else ""
+    text = f"{receipt.status.capitalize()}: {plan.path} is {now}{'' if was is None else f' (was {was})'}.{waits}"
+    reply = {"path": plan.path, "status": now, "was": was, "receipt": receipt.status, "text": text}
     return {name: value for name, value in reply.items() if value is not None}
 
 
@@ -335,18 +339,12 @@ def _list(given: list[str] | str | None) -> list[str]:
     return [value.strip() for value in values if value.strip()]
 
 
-def _receipt(receipt: Receipt) -> dict[str, Any]:
-    return {"status": receipt.status, "id": receipt.id, "where": receipt.path, "version": receipt.version}
-
-
-def _done(reply: dict[str, Any]) -> str:
-    if "receipt" in reply:
-        before = f" (was {reply['was']})" if "was" in reply else ""
-        waits = f" {PENDING}" if reply["receipt"] == "pending" else ""
-        return f"{reply['receipt'].capitalize()}: {reply['path']} is {reply['status']}{before}.{waits}"
-    waits = f". {PENDING}" if reply["status"] == "pending" else ""
-    stored = f"{reply['status'].capitalize()}: {reply['id']}{waits}"
-    return "\n".join((stored, *shown_similar(reply.get("similar", ()))))
+def _receipt(receipt: Receipt, same: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Return a receipt as a reply, with the entries that are similar to the one that was written."""
+    waits = f". {PENDING}" if receipt.status == "pending" else ""
+    text = "\n".join((f"{receipt.status.capitalize()}: {receipt.id}{waits}", *shown_similar(same)))
+    reply = {"status": receipt.status, "id": receipt.id, "where": receipt.path, "version": receipt.version}
+    return reply | ({"similar": same} if same else {}) | {"text": text}
 
 
 def register(registry: Registry) -> None:
@@ -362,4 +360,4 @@ def register(registry: Registry) -> None:
     for shows in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
         registry.add("knowledge", shows, reads=True, render=markdown.yaml, mirrored=True, within=True)
     for writes in (save_learning, set_plan_status, save_skill):
-        registry.add("knowledge", writes, render=_done, within=True)
+        registry.add("knowledge", writes, render=operator.itemgetter("text"), within=True)

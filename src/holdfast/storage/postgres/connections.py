@@ -18,7 +18,7 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -126,7 +126,21 @@ def parse_address(dsn: str) -> Address:
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
     place = f"{host}:{port}" if port and "," not in host and not host.startswith("/") else host
     shown = f"postgresql://{user + '@' if user else ''}{place}/{name}?tenant={tenant}"
-    return Address(whole, tenant, shown, _bare(given, named or ""), any(map(_SECRET.search, given)))
+    # the same of what libpq understood, without secrets
+    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
+        del public["require_auth"]
+    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
+    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
+    ports = ports if any(ports) else [""] * len(hosts)
+    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
+        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+        del public["host"]
+        public.pop("port", "")
+    query = [f"{key}={quote(value, safe='/,:')}" for key, value in public.items()]
+    query += [f"tenant={quote(named, safe='')}"] if named else []
+    bare = f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
+    return Address(whole, tenant, shown, bare, any(map(_SECRET.search, given)))
 
 
 def _split(dsn: str) -> tuple[str, list[str], str | None]:
@@ -140,23 +154,6 @@ def _split(dsn: str) -> tuple[str, list[str], str | None]:
         else:
             options.append(option)
     return start, options, tenant
-
-
-def _bare(given: Mapping[str, object], tenant: str) -> str:
-    """Return an address made of what libpq understood, without secrets."""
-    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
-    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
-        del public["require_auth"]
-    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
-    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
-    ports = ports if any(ports) else [""] * len(hosts)
-    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
-        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
-        del public["host"]
-        public.pop("port", "")
-    query = [f"{key}={quote(value, safe='/,:')}" for key, value in public.items()]
-    query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
-    return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
 
 
 def for_tenant(dsn: str, tenant: str) -> str:
@@ -314,9 +311,26 @@ def connect(address: Address, deadline: float = 0.0) -> Session:
         try:
             return Session.connect(address.conninfo, autocommit=True)
         except psycopg.Error as error:
-            if time.monotonic() + _PAUSE > deadline:
-                raise _refusal(error, address) from None
-        time.sleep(_PAUSE)
+            if time.monotonic() + _PAUSE <= deadline:
+                time.sleep(_PAUSE)
+                continue
+            # libpq gives no code for the reason, so the server is asked whether it runs
+            answer = pq.PGconn.ping(conninfo.make_conninfo(address.conninfo, connect_timeout=_PING_SECONDS).encode())
+            if answer == pq.Ping.NO_RESPONSE:
+                fault = f"No PostgreSQL server answers at {address.shown}."
+                raise RootGone(fault, "Check host and port, and that the server runs.") from None
+            if answer == pq.Ping.REJECT:
+                fault = f"The server at {address.shown} accepts no connections at the moment."
+                raise RootGone(fault, "Try again soon.") from None
+            if error.pgconn and error.pgconn.needs_password:
+                fault = f"The server at {address.shown} wants a password, and none was given."
+                raise Unavailable(fault, "Put it into the address, into PGPASSWORD or into ~/.pgpass.") from None
+            parts, reason = conninfo.conninfo_to_dict(address.conninfo), str(error).rpartition("FATAL: ")[2].strip()
+            name, user = parts.get("dbname") or parts.get("user") or "", parts.get("user") or "of this system"
+            raise Unavailable(
+                f'The server at {address.shown} refused the user "{user}": {reason}.',
+                f'Check user and password, and pg_hba.conf; if the database is missing, run: CREATE DATABASE "{name}";',
+            ) from None
 
 
 class ConnectionPool:
@@ -400,25 +414,6 @@ class ConnectionPool:
 
 
 # errors
-
-
-def _refusal(error: psycopg.Error, address: Address) -> HoldfastError:
-    """Return why a connection was refused: libpq gives no code for that, so the server is asked whether it runs."""
-    answer = pq.PGconn.ping(conninfo.make_conninfo(address.conninfo, connect_timeout=_PING_SECONDS).encode())
-    if answer == pq.Ping.NO_RESPONSE:
-        fault = f"No PostgreSQL server answers at {address.shown}."
-        return RootGone(fault, "Check host and port, and that the server runs.")
-    if answer == pq.Ping.REJECT:
-        return RootGone(f"The server at {address.shown} accepts no connections at the moment.", "Try again soon.")
-    if error.pgconn and error.pgconn.needs_password:
-        fault = f"The server at {address.shown} wants a password, and none was given."
-        return Unavailable(fault, "Put it into the address, into PGPASSWORD or into ~/.pgpass.")
-    parts, reason = conninfo.conninfo_to_dict(address.conninfo), str(error).rpartition("FATAL: ")[2].strip()
-    name, user = parts.get("dbname") or parts.get("user") or "", parts.get("user") or "of this system"
-    return Unavailable(
-        f'The server at {address.shown} refused the user "{user}": {reason}.',
-        f'Check user and password, and pg_hba.conf; if the database is missing, run: CREATE DATABASE "{name}";',
-    )
 
 
 @contextlib.contextmanager

@@ -195,24 +195,20 @@ class PgTree:
                 if new == row.line:
                     continue
                 count += 1
-                made = self._made(path, new, row) if new else []
+                values, made = jsonl.parse(new), list[Row]()
+                if isinstance(values, str):
+                    made = [self.maker.damaged(path, row.id, new)]
+                elif values:
+                    made = [self.maker.entry(path, value) for value in values]
+                    if made[0].kind in FOREIGN:
+                        made[0].id = row.id
+                    for one in made:  # a line is current if the one that it replaces was
+                        one.live, one.hidden = one.live and row.live, one.hidden or row.hidden
                 gone = "DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = %(id)s::uuid"
                 self._database.send(path, [(gone, {"id": row.id}), (INSERT_ALL, {"rows": sent(made)})])
             if count:
                 self._database.send(path, [(_EPOCH, {})])
         return count
-
-    def _made(self, path: str, line: bytes, before: Stored) -> list[Row]:
-        """Return the rows of a line that replaces another; it is current if that was."""
-        values = jsonl.parse(line)
-        if isinstance(values, str):
-            return [self.maker.damaged(path, before.id, line)]
-        rows = [self.maker.entry(path, value) for value in values]
-        if rows and rows[0].kind in FOREIGN:
-            rows[0].id = before.id
-        for row in rows:
-            row.live, row.hidden = row.live and before.live, row.hidden or before.hidden
-        return rows
 
     # logs
 

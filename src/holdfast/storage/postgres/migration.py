@@ -204,7 +204,16 @@ class _Copy:
         for batch in _batches(self._tenant.documents, lambda file: file.size):
             texts = {file: self._data(file) for file in batch}
             old |= {file.path: version_of(data) for file, data in texts.items()}
-            self._database.write("The documents", [self._document(file, data) for file, data in texts.items()])
+            statements = list[Statement]()
+            for file, data in texts.items():
+                identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
+                row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
+                for part in parts:
+                    part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
+                is_kept = file.path.startswith(self._kept)
+                kept = file.path.removeprefix(self._kept)
+                statements.append(keeping(kept, row) if is_kept else putting(file.path, [row, *parts]))
+            self._database.write("The documents", statements)
             self._step(sum(file.size for file in batch))
         new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
         wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
@@ -218,15 +227,6 @@ class _Copy:
             raise Damaged(
                 fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
             )
-
-    def _document(self, file: File, data: bytes) -> Statement:
-        identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
-        row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
-        for part in parts:
-            part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
-        if file.path.startswith(self._kept):
-            return keeping(file.path.removeprefix(self._kept), row)
-        return putting(file.path, [row, *parts])
 
     def _copy_log(self, file: File) -> bool:
         """Copy a log and compare it; an entry whose id another entry of the log has is kept as a plain line."""

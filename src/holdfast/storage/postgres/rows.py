@@ -133,24 +133,18 @@ class Lexemes:
                 made += [f"'{prefix}{stem}':{at}{weight}" for at, stem in enumerate(found, start)]
                 start, chars = start + len(found) + 1, chars + len(text)
         length = len(made)
-        if chars > LONGEST_STEM or length > _MOST_POSITIONS:
-            made = _bounded(made)
+        if chars > LONGEST_STEM or length > _MOST_POSITIONS:  # a `tsvector` takes 1 MB, and 255 places of each word
+            places, room = dict[str, list[str]](), _VECTOR_BYTES
+            for one in made:
+                lexeme, _, place = one.rpartition(":")
+                if len(known := places.setdefault(lexeme, [])) < _MOST_POSITIONS:
+                    known.append(place)
+            made = []
+            for lexeme, each in places.items():
+                room -= len(lexeme.encode()) + 8 + 2 * len(each)
+                if len(lexeme) <= LONGEST_STEM + LETTER + 2 and room > 0:  # it is in quotes
+                    made.append(f"{lexeme}:{','.join(each)}")
         return " ".join(made + ties) or None, length
-
-
-def _bounded(made: list[str]) -> list[str]:
-    """Return as many words of a long text as a `tsvector` takes: 1 MB, and 255 places of each word."""
-    places, room = dict[str, list[str]](), _VECTOR_BYTES
-    for one in made:
-        lexeme, _, place = one.rpartition(":")
-        if len(known := places.setdefault(lexeme, [])) < _MOST_POSITIONS:
-            known.append(place)
-    found = []
-    for lexeme, each in places.items():
-        room -= len(lexeme.encode()) + 8 + 2 * len(each)
-        if len(lexeme) <= LONGEST_STEM + LETTER + 2 and room > 0:  # it is in quotes
-            found.append(f"{lexeme}:{','.join(each)}")
-    return found
 
 
 def quoted(lexeme: str) -> str:

@@ -572,26 +572,24 @@ class PgStore(Store):
         last, done = FIRST_ID, 0
         wanted = f"r.id > %(last)s::uuid AND r.id <= %(newest)s::uuid ORDER BY r.id LIMIT {_PAGE}"
         while rows := self._rows(wanted, last=last, newest=newest):
-            made = [row for one in rows if (row := self._again(one))]
+            made = list[Row]()
+            for one in rows:  # flags that depend on other rows are kept
+                if is_log(one.path):
+                    if one.raw is not None:
+                        continue
+                    row = self._maker.entry(one.path, one.value)
+                elif one.kind in KINDS and KINDS[one.kind].shape == "section":
+                    if (record := self._record(one)) is None:
+                        continue
+                    row = self._maker.section(one.path, record, one.writer)
+                else:
+                    row, _ = self._maker.document(one.path, one.data, one.id, one.writer)
+                row.id, row.live = one.id, one.live
+                made.append(row)
             yield made, {each for (each,) in self._database.ask("The records", statement, rows=sent(made))}
             last, done = rows[-1].id, done + len(rows)
             if progress:
                 progress(done, total)
-
-    def _again(self, row: Stored) -> Row | None:
-        """Return a row as it is made from its own text; flags that depend on other rows are kept."""
-        if is_log(row.path):
-            if row.raw is not None:
-                return None
-            made = self._maker.entry(row.path, row.value)
-        elif row.kind in KINDS and KINDS[row.kind].shape == "section":
-            if (record := self._record(row)) is None:
-                return None
-            made = self._maker.section(row.path, record, row.writer)
-        else:
-            made, _ = self._maker.document(row.path, row.data, row.id, row.writer)
-        made.id, made.live = row.id, row.live
-        return made
 
     def verify(self, progress: Progress | None = None) -> Report:
         report = Report()
@@ -642,24 +640,24 @@ class PgStore(Store):
     def changes_since(self, moment: _Moment | None) -> tuple[_Moment, list[Event]]:
         """Return what happened since a moment; nothing without one."""
         now, rows = self._since(_NEW, "", moment.snapshot) if moment else self._since(_EVERY)
-        return now, [event for row in rows for event in self._events(row)]
-
-    def _events(self, row: Stored) -> Iterator[Event]:
-        place = self.layout.classify(row.path)
-        if place is None:
-            return
-        if is_log(row.path):
-            value = row.value if row.raw is None else {}
-            if isinstance(value.get("hide"), str):
-                mark = parsing.mark(place, value)
-                yield Event.at("hidden" if mark.hidden else "restored", place, mark.target)
-            removes = place.kind.name == "write" and not value.get("after")
-            if removes and (gone := self.layout.classify(str(value.get("path")))):
-                yield Event.at("removed", gone)
-        for record in self._records([row]) if row.live else ():
-            earlier = "r.path = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
-            replaces = KINDS[row.kind].shape == "document" and self._rows(earlier, path=row.path)
-            yield Event.of("hidden" if record.hidden else "changed" if replaces else "added", record)
+        events = list[Event]()
+        for row in rows:
+            place = self.layout.classify(row.path)
+            if place is None:
+                continue
+            if is_log(row.path):
+                value = row.value if row.raw is None else {}
+                if isinstance(value.get("hide"), str):
+                    mark = parsing.mark(place, value)
+                    events.append(Event.at("hidden" if mark.hidden else "restored", place, mark.target))
+                removes = place.kind.name == "write" and not value.get("after")
+                if removes and (gone := self.layout.classify(str(value.get("path")))):
+                    events.append(Event.at("removed", gone))
+            for record in self._records([row]) if row.live else ():
+                earlier = "r.path = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
+                replaces = KINDS[row.kind].shape == "document" and self._rows(earlier, path=row.path)
+                events.append(Event.of("hidden" if record.hidden else "changed" if replaces else "added", record))
+        return now, events
 
 
 def _is_mark(row: Row) -> bool:
