@@ -126,7 +126,7 @@ def recall(set: IO[bytes], out: IO[str] | None, **options: Any) -> None:
         line = {"question": one.question, "turns": one.turns, "sessions": one.sessions}
         click.echo(msgspec.json.encode(line).decode(), file=out)
     measured = measure(given, asked)
-    show.or_json(measured)
+    show.json_and_exit(measured)
     names = list(measured.scores)
     rows = [
         [label, *(f"{scores[name]:.1f}" if name in scores else "" for name in names)]

@@ -486,10 +486,10 @@ def test_a_push_is_shown_first_and_asked_for(root: Path, other: str) -> None:
     with holdfast.open(other) as there:
         assert not there.find("deploy")
     shown = on_terminal("push", "--to", other, root=root, typed="y\n")
-    assert "records moved" in shown
+    assert "records copied" in shown
     with holdfast.open(other) as there:
         assert there.find("deploy")
-    assert "nothing to move" in on_terminal("push", "--to", other, root=root)
+    assert "nothing to copy" in on_terminal("push", "--to", other, root=root)
 
 
 def test_an_export_is_previewed_in_the_same_words(root: Path, tmp_path: Path) -> None:
@@ -541,7 +541,7 @@ def refused(kind: type[HoldfastError], work: Callable[[], object]) -> str:
 def test_what_cannot_be_meant_is_refused(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     memory.put("note", "x", title="x")
     assert "[shared]" in refused(Invalid, lambda: memory.push(yes=True))
-    assert "both ends" in refused(Invalid, lambda: memory.push(str(root), yes=True))
+    assert "the same memory" in refused(Invalid, lambda: memory.push(str(root), yes=True))
     assert "does not exist" in refused(Unavailable, lambda: memory.push(str(tmp_path / "nowhere")))
     refused(Unavailable, lambda: memory.push("postgresql://nobody@127.0.0.1:1/x?connect_timeout=2"))
     make_root(str(tmp_path / "third"))

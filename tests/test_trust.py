@@ -279,8 +279,8 @@ def test_characters_that_nobody_sees_are_told(memory: holdfast.Memory, root: Pat
     assert faults == [(page.relative_to(root).as_posix(), 6, f"has invisible characters: {what}")]
     reply = memory.call("recall", {"query": "zebra"})
     assert reply["hits"][0]["unseen"] == what
-    assert f"beware, it has {what}" in reply["text"]
-    assert f"beware, it has {what}" in memory.prompt(task="zebra")
+    assert f"warning: contains {what}" in reply["text"]
+    assert f"warning: contains {what}" in memory.prompt(task="zebra")
     assert text in memory.get(page.relative_to(root).as_posix()).text
 
 

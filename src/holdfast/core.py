@@ -129,11 +129,13 @@ class Core(Writer):
             check(wanted)
             return shared.find(self, wanted)
         plain = not wanted.associate and wanted.level == "records"
-        return self._candidates(wanted, lambda found: answers.answer(found, wanted, self.settings.search), plain=plain)
+        return self._with_candidates(
+            wanted, lambda found: answers.answer(found, wanted, self.settings.search), plain=plain
+        )
 
     def candidates(self, query: Query) -> Candidates:
         """Return what this memory has for a query, before it is ranked."""
-        return self._candidates(query, lambda found: found)
+        return self._with_candidates(query, lambda found: found)
 
     def explain(self, query: Query, identifier: str) -> answers.Explained:
         """Explain step by step how one record is ranked, whether it is among the answers or not."""
@@ -143,9 +145,9 @@ class Core(Writer):
             only = msgspec.structs.replace(found.where, only=record.id)
             return answers.explain(record, found, query, self.settings.search, passes=self.store.passes(only))
 
-        return self._candidates(query, work)
+        return self._with_candidates(query, work)
 
-    def _candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
+    def _with_candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
         """Find the candidates for a query and use them; see `Store.search`."""
         check(query)
         terms = parse(query.text)

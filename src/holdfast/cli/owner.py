@@ -38,11 +38,11 @@ def history(id: str, version: str) -> None:
     with open_root() as memory:
         if version:
             text = memory.text_at(id, version)
-            show.or_json({"id": id, "version": version, "text": text})
+            show.json_and_exit({"id": id, "version": version, "text": text})
             click.echo(show.printable(text), nl=not text.endswith("\n"))
             return
         found = memory.versions(id)
-    show.or_json(found)
+    show.json_and_exit(found)
     rows = []
     for one in found:
         missing = "text damaged" if one.damaged else "text not kept"
@@ -79,7 +79,7 @@ def forget(ids: tuple[str, ...], query: str, yes: bool, count: int) -> None:
     with open_root() as memory:
         with show.progress("proving") if yes else contextlib.nullcontext() as progress:
             done = memory.forget(*ids, query=query, yes=yes, count=count, progress=progress)
-        show.or_json(done, code=1 if done.remains else 0)
+        show.json_and_exit(done, code=1 if done.remains else 0)
         records = [] if yes else [memory.get(each) for each in done.records[:_SHOWN]]
     if yes:
         _forgotten(done)
@@ -141,7 +141,7 @@ def rollback(yes: bool, **given: Any) -> None:
     """
     with open_root() as memory:
         done = memory.rollback(yes=yes, **given)
-    show.or_json(done)
+    show.json_and_exit(done)
     rows = [(step.act, "derived" if step.derived else "", step.id) for step in done.steps]
     if rows:
         show.table(("what", "", "id"), rows, most=0 if yes else _SHOWN)
@@ -234,7 +234,7 @@ def usage(since: str, prune: bool) -> None:
         for log in old if prune else ():
             memory.store.discard(log)
         found = memory.usage(since)
-    show.or_json(found)
+    show.json_and_exit(found)
     if old:
         said = ("Removed", "") if prune else ("Older than limits.trace_months", " To remove: holdfast usage --prune")
         click.echo(f"{said[0]}: {amount(len(old), 'log')} of traces.{said[1]}")

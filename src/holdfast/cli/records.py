@@ -51,7 +51,7 @@ def init(path: str | None, template: bool) -> None:
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
-    show.or_json({"root": location, "written": written})
+    show.json_and_exit({"root": location, "written": written})
     following = 'holdfast put note "What should be remembered" --title "A title"'
     if template:
         following = "fill in the rules, then run holdfast hot link, which makes them known to clients."
@@ -141,7 +141,7 @@ def search(query: str, **given: Any) -> None:
     with open_root() as memory:
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, **given)
-    show.or_json(found)
+    show.json_and_exit(found)
     for hit in found:
         show.hit(hit)
     if not found.hits:
@@ -167,7 +167,7 @@ def why(query: str, id: str, **given: Any) -> None:
     """Explain the rank of the record ID for QUERY, step by step."""
     with open_root() as memory:
         found = memory.explain(Query(text=query, associate=True, above=True, **given), id)
-    show.or_json(found)
+    show.json_and_exit(found)
     if found.steps:
         rows = [(one.step, f"{one.change:+.3f}", f"{one.score:.3f}") for one in found.steps]
         show.table(("step", "change", "score"), rows)
@@ -189,7 +189,7 @@ def related(what: str, scope: str | None, limit: int) -> None:
     """
     with open_root() as memory:
         found = memory.related(what, Query(scope=scope, limit=limit))
-    show.or_json(found)
+    show.json_and_exit(found)
     for tied in found:
         show.tied(tied)
     if not found:
@@ -234,7 +234,7 @@ def refresh(rebuild: bool) -> None:
         if memory.embedder:
             with show.progress("embedding") as progress, contextlib.suppress(Unavailable):
                 memory.embed(progress)
-    show.or_json(done)
+    show.json_and_exit(done)
     click.echo(
         f"{amount(done.files, 'file')} looked at, {done.changed} read, {done.removed} gone, "
         f"{amount(done.records, 'record')} indexed."
@@ -255,7 +255,7 @@ def embed(status: bool) -> None:
         else:
             with show.progress("embedding") as progress:
                 found = memory.embed(progress)
-    show.or_json(msgspec.structs.asdict(found))
+    show.json_and_exit(msgspec.structs.asdict(found))
     if not found.embedder:
         click.echo(found.problem or "There is no embedder: records are found by words alone.")
     else:
@@ -279,7 +279,7 @@ def verify(repair: bool, backup: tuple[str, ...]) -> None:
         report = memory.verify(progress)
     names = ("sound", "files", "records", "differences", "damage")
     fields = {name: getattr(report, name) for name in names} | ({} if report.sound else {"next": report.next_step})
-    show.or_json(fields, code=0 if report.sound else Damaged.exit_code)
+    show.json_and_exit(fields, code=0 if report.sound else Damaged.exit_code)
     size = f"{amount(report.files, 'file')}, {amount(report.records, 'record')}"
     click.echo(f"{size}: {'all sound' if report.sound else 'not sound'}.")
     show.warnings([*report.differences, *report.damage], all_of_them=_ALL)
@@ -293,7 +293,7 @@ def stats() -> None:
     """Show what the memory contains and the state of its index."""
     with open_root() as memory:
         numbers = memory.stats()
-    show.or_json(numbers)
+    show.json_and_exit(numbers)
     kinds, compartments = numbers.pop("kinds"), numbers.pop("compartments")
     show.warnings(numbers.pop("vanished"))
     show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])

@@ -142,7 +142,7 @@ def revoke(store: str, tenant: str | None, wanted: str) -> None:
     with contextlib.closing(open_grants(_store_of(store, tenant))) as grants:
         grant = by_name(grants.all(), wanted)
         grants.revoke(grant.id)
-    show.or_json({"id": grant.id, "name": grant.name, "revoked": True})
+    show.json_and_exit({"id": grant.id, "name": grant.name, "revoked": True})
     click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")
 
 

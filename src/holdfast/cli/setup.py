@@ -182,7 +182,7 @@ def _edit(
 
 
 def _report(client: Client, done: dict[str, Any], trust: str = "") -> None:
-    show.or_json(done)
+    show.json_and_exit(done)
     hook_changed = done.get("hook", {}).get("changed")
     if done["changed"] or hook_changed:
         click.echo(f"{client.title}: {client.next_step}")
@@ -233,7 +233,7 @@ def doctor() -> None:
             found.append(Check(name, state, error.message, error.next_step))
     failed = any(check.state == "fail" for check in found)
     code = Unavailable.exit_code if failed else 0
-    show.or_json({"ok": not failed, "checks": found}, code)
+    show.json_and_exit({"ok": not failed, "checks": found}, code)
     show.table(("check", "state", "what"), [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found])
     sys.exit(code)
 

@@ -33,8 +33,8 @@ def wants_json() -> bool:
     return asked_for_json() or not sys.stdout.isatty()
 
 
-def or_json(value: Any, code: int = 0) -> None:
-    """If JSON is wanted, print a value as JSON and end the command with an exit code."""
+def json_and_exit(value: Any, code: int = 0) -> None:
+    """End the command here if JSON is wanted: print a value, and exit."""
     if wants_json():
         as_json(value)
         click.get_current_context().exit(code)
@@ -111,7 +111,7 @@ def listing(
     found: Collection[object], nothing: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **layout: Any
 ) -> None:
     """Print what was found: as JSON, as a table, or the sentence for nothing."""
-    or_json(found)
+    json_and_exit(found)
     table(columns, rows, nothing=nothing, **layout)
 
 

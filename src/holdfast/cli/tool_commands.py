@@ -149,7 +149,7 @@ def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
     with open_root() as memory:
         reply = memory.tools.run(tool, params, context, raises=True)
-    show.or_json(reply)
+    show.json_and_exit(reply)
     reply |= {"text": named(reply["text"])} if "text" in reply else {}
     _SHOWN.get(tool.name, show.reply)(reply)
 
@@ -227,7 +227,7 @@ def skill_list(scope: str | None) -> None:
     with open_root() as memory:
         tops = [scope] if scope else memory.scopes.children("")
         found = [one for top in tops for one in memory.skills.all(memory.scopes.resolve(top))]
-    show.or_json(found)
+    show.json_and_exit(found)
     show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
 
 
@@ -238,7 +238,7 @@ def chat_history(last: int) -> None:
     with open_root() as memory:
         found = memory.chat.load_history(last)
         rows = [(local(one.timestamp), memory.chat.label(one) or f"[{one.role}]", one.content) for one in found]
-    show.or_json({"messages": found, "problems": found.problems})
+    show.json_and_exit({"messages": found, "problems": found.problems})
     for when, label, content in rows:
         click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
     if found:
@@ -255,7 +255,7 @@ def chat_memory(approve: bool) -> None:
         if approve:
             memory.chat.approve_global_memory()
         text = memory.chat.load_global_memory()
-    show.or_json({"text": text, "tokens": count_tokens(text)})
+    show.json_and_exit({"text": text, "tokens": count_tokens(text)})
     click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
 
 
@@ -288,7 +288,7 @@ def tools(tool: str) -> None:
         {"agent": each.agent, "name": each.name, "description": each.about, "inputSchema": each.schema}
         for each in ([_TOOLS[tool]] if tool else _TOOLS.values())
     ]
-    show.or_json(described[0] if tool else described)
+    show.json_and_exit(described[0] if tool else described)
     if tool:
         click.echo(f"{_TOOLS[tool].agent}: {tool}\n\n{_TOOLS[tool].about}\n")
         rows = []

@@ -28,9 +28,9 @@ from holdfast.storage.files.descriptors import hold
 _SHOWN = 20
 _MEANING = {
     "new": "not {there} yet",
-    "changed": "changed since both sides agreed",
-    "merged": "entries are put together",
-    "conflict": "changed on both sides: {stays} stays, {goes} is put beside it",
+    "changed": "changed since the last transfer",
+    "merged": "entries will be merged",
+    "conflict": "changed on both sides: {stays} stays, {goes} is kept beside it",
     "same": "{there} already",
     "newer": "changed {side} only: left alone",
     "gone": "removed {side}: not restored",
@@ -85,21 +85,21 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
         if not dry_run and not planned.nothing and not yes:
             if not (on_terminal and sys.stdin.isatty()):
                 raise Invalid("Nothing was copied: there is no terminal to ask on.", "Use --dry-run first, then --yes.")
-            click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
+            click.confirm(f"Copy {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:
             try:
                 with show.progress("copying") as progress:
                     done = mover.move(progress)
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
-                raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
-    show.or_json(done, code=1 if done.refused and done.done else 0)
+                raise Unavailable(error.message, f"What was copied stays; {again} again to finish.") from None
+    show.json_and_exit(done, code=1 if done.refused and done.done else 0)
     if dry_run:
         click.echo(_NOTHING)
     elif done.nothing:
-        click.echo("There was nothing to move.")
+        click.echo("There was nothing to copy.")
     else:
-        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
+        click.echo(f"{amount(done.records, 'record')} copied. {done.left[0].capitalize()}; {done.left[1]}.")
     show.warnings([f"left out: {problem}" for problem in done.refused], _SHOWN)
     if done.refused and done.done:
         sys.exit(1)
@@ -167,7 +167,7 @@ def export(folder: str, source: str, dry_run: bool) -> None:
 def _show_copy(source: str, done: Copied, *, dry_run: bool, when: str = "") -> None:
     """Print what was or would be copied."""
     planned = Moved(source=source, target=done.path, counts={"new": Tally(done.files, done.records, done.bytes)})
-    show.or_json(planned if dry_run else done)
+    show.json_and_exit(planned if dry_run else done)
     if dry_run:
         _preview(planned, push=True)
         click.echo(_NOTHING)

@@ -36,7 +36,7 @@ def lint(scope: str | None, fix: bool, strict: bool) -> None:
         report = lint_files(memory, scope, fix, progress)
     names = ("files", "errors", "warnings", "fixed", "faults")
     code = 1 if report.errors or (strict and report.warnings) else 0
-    show.or_json({name: getattr(report, name) for name in names}, code)
+    show.json_and_exit({name: getattr(report, name) for name in names}, code)
     for fault in report.faults:
         state = "fixed" if fault.fixed else fault.level
         where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
@@ -83,7 +83,7 @@ def store(address: str, yes: bool, drop_old: bool) -> None:
     counts = [(each.name, len(each.documents), len(each.logs), each.lines, each.bytes) for each in tenants]
     done = yes and (tables > 0 if drop_old else not copied)
     found = [dict(zip(columns, row, strict=True)) for row in counts]
-    show.or_json({"done": done, "schema": database.version, "old_tables": tables, "tenants": found})
+    show.json_and_exit({"done": done, "schema": database.version, "old_tables": tables, "tenants": found})
     if counts:
         show.table(columns, [(name, *(f"{count:,}" for count in numbers)) for name, *numbers in counts])
     if drop_old:
@@ -112,7 +112,7 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
             with show.progress("writing") as progress:
                 results = apply(memory, changes, progress)
     skipped = [result for result in results if result.status == "skipped"]
-    show.or_json({"applied": really, "changes": changes, "results": results}, code=1 if skipped else 0)
+    show.json_and_exit({"applied": really, "changes": changes, "results": results}, code=1 if skipped else 0)
     for change in changes:
         click.secho(show.printable(change.path), bold=True)
         guessed = dict.fromkeys(change.guessed, "  (a guess)")
@@ -150,7 +150,7 @@ def archive(scope: str | None, keep: int | None, dry_run: bool) -> None:
     with open_root() as memory:
         moved = archive_learnings(memory, scope, keep, dry_run)
     code = 1 if any(one.fault for one in moved) else 0
-    show.or_json({"dry_run": dry_run, "moved": moved}, code)
+    show.json_and_exit({"dry_run": dry_run, "moved": moved}, code)
     for one in moved:
         if one.fault:
             show.warnings([f"{one.path}: {one.fault}"])
@@ -182,7 +182,7 @@ def check() -> None:
     failed = any(finding.level == "error" for finding in found)
     names = ("lines", "most_lines", "tokens", "most_tokens")
     numbers = {name: getattr(total, name) for name in names}
-    show.or_json({"ok": not failed, **numbers, "problems": found}, code=int(failed))
+    show.json_and_exit({"ok": not failed, **numbers, "problems": found}, code=int(failed))
     lines, tokens = amount(total.most_lines, "line"), amount(total.most_tokens, "token")
     used = f"{total.lines} of {lines}, {total.tokens} of {tokens}"
     click.echo(f"{used}." if failed else f"{used}: within budget.")

@@ -1,9 +1,10 @@
 """Workspaces, the states saved in them, and the traces of what was done in them.
 
 A workspace is its `OVERVIEW.md`: the fields are front matter, the text below belongs to the owner. A folder without
-one is a workspace too. A state is one Markdown file that never changes, named after the state's name without case, so
-creating it exclusively is the uniqueness check. A trace is one line per tool call; writing it never fails or delays a
-call. Usage is counted from traces in one pass.
+one is a workspace too. A state is one Markdown file that never changes, named after the state's name without case. A
+name is taken for ever once it is in the ledger; creating the file exclusively decides between two that come together.
+A trace is one line per tool call, written without a sync; an error in writing it is ignored. Usage is counted from
+traces in one pass.
 """
 
 from __future__ import annotations

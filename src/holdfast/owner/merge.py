@@ -25,7 +25,7 @@ _CONFLICT = re.compile(r"(.+)\.conflict-([0-9a-f]{8})(\.[^./]*)?\Z", re.DOTALL)
 
 
 class Pair(NamedTuple):
-    """For one document: the version of the source that the target has, and that of the target that the source has.
+    """The last versions of a document that both sides know: the source's that the target has, and the reverse.
 
     A memory has a version when it has the same text, made its own from it, or stores it as a conflict beside it.
     """
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 
 
 def decide(source: str, target: str | None, agreed: Pair | None, *, dated: bool = False) -> Act:
-    """Return what transferring a document means; None is the version of one that the target does not have."""
+    """Return what transferring a document means; `target` is None if the target lacks it."""
     if target is None:
         return "gone" if agreed and agreed.source == source else "new"
     if source == target:

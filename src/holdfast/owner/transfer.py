@@ -118,13 +118,13 @@ class Mover:
         self._past, other = past, past or there.root
         self._notes, self._other = here.store, _LOGIN.sub("", other)
         if self._other == _LOGIN.sub("", here.root):
-            raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
+            raise Invalid(f"Source and target are the same memory: {here.root}.", "Name another one.")
         self._step = 1 if push else -1  # on disk, a pair is [here, there]
         self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
         for name in here.settings.paths.__struct_fields__:
             mine, theirs = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
             if mine != theirs:
-                advice = f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
+                advice = f"Set it to the same value in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
                 raise Invalid(f"paths.{name} is {mine!r} here, and {theirs!r} in {other}.", advice)
         self._roots = (here.root, other) if push else (other, here.root)
         self._source, self._target = (here, there) if push else (there, here)
@@ -317,7 +317,8 @@ class Mover:
                 shown = unpack_value(data, path, limit)
         made = self._target.secrets.document(place.kind if place else None, shown, before)
         if made != shown and (value or path.rpartition("/")[2].startswith(version_of(data))):
-            raise Invalid("It has what looks like a secret, and its name is made of its content.", "Forget it.")
+            fault = "It seems to contain a secret, which cannot be redacted: its file name is a hash of its content."
+            raise Invalid(fault, "Erase it with: holdfast forget ID")
         made = data if made == shown else made
         if place and len(made) > limit:
             raise OverBudget(f"It has {len(made):,} bytes; the limit there is {limit:,}.", "Split it.")

@@ -118,7 +118,8 @@ def changes(kind: Kind, draft: Draft) -> dict[str, Any]:
 # secrets
 
 _NEXT = (
-    "Take it out and say where it is kept instead; if it is none, its owner can allow it: [secrets] in holdfast.toml."
+    "Remove it and say where it is stored. If it is not a secret, the owner can allow it under [secrets] in"
+    " holdfast.toml."
 )
 _LONGEST = 120
 _SCANNED = ("text", "title", "tags", "session", "id", "data", "fields")

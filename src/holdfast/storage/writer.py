@@ -1,6 +1,6 @@
 """From drafts to documents and log entries: the kinds' rules, checked once, and the text that is written.
 
-Every write that a caller asks for passes here and is scanned for secrets before anything else. `Store` makes it
+Every write that a caller asks for passes here and is scanned for secrets before anything is written. `Store` makes it
 durable.
 """
 
@@ -173,7 +173,7 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
-            self.store.append(ledger, [entry])
+            self.store.append(ledger, [entry])  # first: after a crash, verify reports an entry without its file
         try:
             return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
         except HoldfastError:

@@ -40,7 +40,7 @@ def recall(
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
     until: str | None = None,
-    asked: Annotated[str | None, "as of"] = None,
+    asked: Annotated[str | None, "as if asked then"] = None,
     level: Annotated[Literal["records", "sessions"], "sessions: one hit each"] = "records",
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
     budget: Annotated[int, msgspec.Meta(ge=0), "most tokens"] = 2000,
@@ -268,7 +268,7 @@ def _recalled(reply: dict[str, Any]) -> str:
     if not reply["hits"]:
         left = reply.get("leftOut")
         nothing = f"Nothing relevant in {first}, nor in {rest[0]}." if rest else "Nothing relevant."
-        nothing = f"{left} hits, none of which fits the budget: send a larger one." if left else nothing
+        nothing = f"{left} hits were found, but none fits the budget. Raise `budget`." if left else nothing
         return "\n".join((nothing, *away))
     parts = [f"Nothing relevant in {first}. In {rest[0]}:"] if rest else []
     for number, hit in enumerate(reply["hits"], 1):
@@ -283,7 +283,7 @@ def _recalled(reply: dict[str, Any]) -> str:
 def _head(shown: dict[str, Any], *names: str) -> str:
     head = one_line(" · ".join([shown[name] for name in names if shown.get(name)]))
     head += f" · {Source(shown['trust'], shown.get('by', ''), shown.get('channel', ''))}"
-    return head + (f" · beware, it has {shown['unseen']}" if shown.get("unseen") else "")
+    return head + (f" · warning: contains {shown['unseen']}" if shown.get("unseen") else "")
 
 
 def _written(reply: dict[str, Any]) -> str:

@@ -152,8 +152,8 @@ class _Work:
             title = prompts.one_line(hit.record.title)
             text = hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
             unseen = prompts.invisible_sorts(f"{hit.record.title}\n{hit.snippet}")
-            beware = f"beware, it has {unseen}" if unseen else ""
-            pieces.append(Piece(text, _joined(hit.record.where, hit.age, str(sources[hit.record.id]), beware)))
+            warning = f"warning: contains {unseen}" if unseen else ""
+            pieces.append(Piece(text, _joined(hit.record.where, hit.age, str(sources[hit.record.id]), warning)))
         return pieces
 
 

@@ -60,8 +60,6 @@ class IndexSync:
         self._layout = places
         self.refresher = Refresher(tree, places, settings.limits)
         self._noted: dict[str, None] = {}
-        self.note = self._noted.setdefault
-        """Note that a file changed, or a folder (with a slash at its end); the next question indexes it."""
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
@@ -78,6 +76,10 @@ class IndexSync:
                 if not path.endswith("/"):
                     self.peek(lambda _: None, path)
         self.index.close()
+
+    def note(self, path: str) -> None:
+        """Note that a file changed, or a folder (with a slash at its end); the next question indexes it."""
+        self._noted[path] = None
 
     # asking
 
