@@ -169,7 +169,7 @@ class SqliteIndex(search.Questions):
             yield
             return
         with self._lock:
-            if self._pid != os.getpid() or (self.folder and self._name != self._current()):
+            if self.folder and (self._pid != os.getpid() or self._name != self._current()):
                 self._close_replaced()
         self._local.reading = True
         try:
