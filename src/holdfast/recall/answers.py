@@ -7,6 +7,7 @@ how many changed files it does not include yet. No hits is a valid answer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -172,8 +173,7 @@ def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Hit]:
         yield from found.hits
     ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
     seen: set[str] = set()
-    for start in range(0, len(ranked), query.limit):
-        part = ranked[start : start + query.limit]
+    while part := list(itertools.islice(ranked, query.limit)):
         records = found.load([one.row for one in part])
         for one in part:
             if (record := records.get(one.row)) is None:
@@ -231,7 +231,7 @@ def explain(record: Record, found: Candidates, query: Query, weights: Search, *,
 
 def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights: Search) -> tuple[int, str]:
     """Return the place of a record among the answers; 0 and the reason when it is not one of them."""
-    order = in_order(found.pools, query, weights, found.near)
+    order = list(in_order(found.pools, query, weights, found.near))
     ids = [other.candidate.id for other in order]
     if record.id not in ids:
         better = [other.candidate.id for other in order if other.candidate.session == one.candidate.session]

@@ -200,6 +200,12 @@ class SqliteIndex(search.Questions):
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
 
+    def optimize(self) -> None:
+        """Merge the parts of the full-text index: a question looks up every word in each part."""
+        with self.writing() as db:
+            for table in tables.WORDS:
+                db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
+
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen`, and a checksum per file over everything indexed from it, words included.
 

@@ -377,11 +377,12 @@ class FileStore(Store):
         return self._index.best(terms, where, limit)
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
-        pools, near = self._index.pools(terms, where, most), Near()
-        if query.associate and self._model.get() and (vectors := self._meaning()):
-            pools, near = vectors.widen(self._index, pools, query, terms, where)
+        found, vectors = None, self._meaning() if query.associate and self._model.get() else None
+        if vectors:
+            found = vectors.pools(self._index, query, terms, where, most)
             if self._watching:
                 vectors.fill(self._index)
+        pools, near = found or (self._index.pools(terms, where, most), Near())
         return pools, near, self._load
 
     @asks

@@ -93,29 +93,37 @@ class Vectors:
 
     # searching
 
-    def widen(
-        self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
-    ) -> tuple[list[Pool], Near]:
-        """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
+    def pools(
+        self, index: SqliteIndex, query: Query, terms: Terms, where: Filter, most: int
+    ) -> tuple[list[Pool], Near] | None:
+        """Return the pools of a question, with the records most similar to it, and the similarity of each candidate.
+
+        None while vectors are missing.
+        """
 
         def work(model: Embedder) -> tuple[list[Pool], Near] | None:
-            most = min(model.at_once, _QUICK) if self._in_background else model.at_once
-            if not self._catch_up(index, model, most):
+            at_once = min(model.at_once, _QUICK) if self._in_background else model.at_once
+            if not self._catch_up(index, model, at_once):
                 return None
-            values: dict[str, float] = {}
-            result = []
-            for pool in pools:
+            questions: list[Array] = []
+
+            def nearest(pool: Pool) -> list[int]:
                 question = _small(question_vector(model, query.text, pool)[None, :])[0]
+                questions.append(question)
+                if terms.phrases or not question.any():  # quoted words must occur literally
+                    return []
+                return self._nearest(index, model, question, pool, where)
+
+            values: dict[str, float] = {}
+            pools = index.pools(terms, where, most, nearest)
+            for pool, question in zip(pools, questions, strict=True):
                 if question.any():
-                    if not terms.phrases:  # quoted words must occur literally
-                        pool = index.widened(pool, where, self._nearest(index, model, question, where))
                     values |= self._nearness(index, model, pool, question)
-                result.append(pool)
-            return result, Near(values, model.near)
+            return pools, Near(values, model.near)
 
         if self._filler.is_alive():  # many are missing: do not wait for its turn
-            return pools, Near()
-        return self._run(index, work) or (pools, Near())
+            return None
+        return self._run(index, work)
 
     def fill(self, index: SqliteIndex) -> None:
         """Make missing vectors in a background thread."""
@@ -258,20 +266,20 @@ class Vectors:
 
     # similarity
 
-    def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, where: Filter) -> list[int]:
-        """Return the most similar rows that pass the filter and are about the question."""
+    def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, pool: Pool, where: Filter) -> list[int]:
+        """Return the most similar rows of a pool that pass the filter and are about the question."""
         about = self._similar(model, question, None)
-        rows = index.having_marks(about, where)
+        rows = index.having_marks(about, pool, where, _NEAREST)
         if len(rows) < _NEAREST <= len(about):  # few of many similar records pass: compare only those that do
             among = numpy.isin(self._marks, index.marks_inside(where))
-            rows = index.having_marks(self._similar(model, question, among), where)
-        return rows[:_NEAREST]
+            rows = index.having_marks(self._similar(model, question, among), pool, where, _NEAREST)
+        return rows
 
-    def _similar(self, model: Embedder, question: Array, among: Array | None) -> dict[int, float]:
-        """Return the marks that are about a question, of all or of some, with their similarity."""
+    def _similar(self, model: Embedder, question: Array, among: Array | None) -> list[int]:
+        """Return the marks that are about a question, of all or of some, the most similar first."""
         signs, marks = (self._signs, self._marks) if among is None else (self._signs[among], self._marks[among])
         if not len(signs):
-            return {}
+            return []
         mine = _signs(question[None, :])[0]
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
@@ -279,7 +287,8 @@ class Vectors:
         if len(apart) > _RESCORED:  # equals are all kept or all dropped
             marks = marks[apart <= numpy.partition(apart, _RESCORED)[_RESCORED]]
         scores = self._cosines(model, marks.tolist(), question)
-        return {mark: score for mark, score in scores.items() if score >= model.near}
+        about = [mark for mark, score in scores.items() if score >= model.near]
+        return sorted(about, key=lambda mark: (-scores[mark], mark))
 
     def _cosines(self, model: Embedder, marks: Iterable[int], question: Array) -> dict[int, float]:
         """Return the similarity of each mark that has a vector to a question, from -1 to 1."""
