@@ -9,7 +9,8 @@ the full-text index, so no text is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,7 +27,7 @@ from holdfast.storage.results import Candidate, Filter, Pool, Tied
 from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
-_SPARE, _PART = 50, 100
+_SPARE, _PART, _MARKS = 50, 100, 50_000
 
 
 # filters
@@ -192,14 +193,17 @@ class Questions:
         ((found,),) = self._rows("SELECT max(row) FROM records")
         return int(found or 0)
 
-    def marks(self, kinds: Sequence[str], after: int = 0) -> dict[int, int]:
-        """Return the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
+    def marks(self, kinds: Sequence[str], after: int = 0) -> Iterator[dict[int, int]]:
+        """Yield the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
 
         Within one generation a row always means the same record with the same content, and later ones are greater.
         """
         by = "NOT INDEXED" if after else "INDEXED BY records_mark"  # which has all columns that are needed
         condition = f"row > ? AND kind IN ({placeholders(kinds)}) AND NOT superseded"
-        return dict(self._rows(f"SELECT row, mark FROM records {by} WHERE {condition} ORDER BY row", (after, *kinds)))
+        with self._using() as db:
+            found = db.execute(f"SELECT row, mark FROM records {by} WHERE {condition}", (after, *kinds))
+            while part := dict(itertools.islice(found, _MARKS)):
+                yield part
 
     def marks_inside(self, where: Filter) -> list[int]:
         """Return the hash of the content of each record that passes a filter."""
@@ -344,28 +348,19 @@ def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit:
         return []
     if phrases and single:
         expression += f" AND ({phrases[0]} OR {single})"
-    many = limit + _SPARE
-    score = f"bm25({table}, {TITLE}, 1.0, 1.0)"
-    scored: list[Row] = db.execute(
-        f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",
-        (expression, many),
-    ).fetchall()
-    complete = len(scored) < many
-    if not complete:
-        edge = scored[-1][1]
-        scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
-    scores: dict[int, float] = dict(scored)
-    rows = passing(db, scores, where)
-    if len(rows) >= limit or complete:
-        return [(row, -scores[row]) for row in rows[:limit]]
-    condition, values = conditions(where)
-    found: Iterable[Row] = db.execute(
-        f"SELECT r.row, {score} AS score FROM {table} CROSS JOIN records r NOT INDEXED ON r.row = {table}.rowid"
-        " CROSS JOIN files f ON f.file = r.file"
-        f" WHERE {table} MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
-        (expression, *values, limit),
-    )
-    return [(row, -score) for row, score in found]
+    many, sql = limit + _SPARE, f"SELECT rowid, bm25({table}, {TITLE}, 1.0, 1.0) AS score FROM {table}"
+    while True:
+        sorted_by = f"{sql} WHERE {table} MATCH ? ORDER BY score LIMIT ?"
+        scored: list[Row] = db.execute(sorted_by, (expression, many)).fetchall()
+        complete = len(scored) < many
+        if not complete:
+            edge = scored[-1][1]
+            scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
+        scores: dict[int, float] = dict(scored)
+        rows = passing(db, scores, where)
+        if len(rows) >= limit or complete:
+            return [(row, -scores[row]) for row in rows[:limit]]
+        many *= 8
 
 
 def passing(db: apsw.Connection, scores: dict[int, float], where: Filter) -> list[int]:
