@@ -69,8 +69,9 @@ class Candidates(msgspec.Struct, frozen=True):
     pools: list[Pool] = []
     near: Near = FAR
     hits: list[Hit] = []
-    where: Filter = Filter()
+    filter: Filter = Filter()
     load: Callable[[list[int]], Mapping[int, Record]] = lambda _rows: {}
+    """Return the records of rows, which are numbers of this state of the memory."""
     related: Callable[[list[Hit]], list[list[Tied]]] = lambda hits: [[] for _ in hits]
     store: Callable[[int], str] = lambda _row: ""
     """Which memory a row is from."""
@@ -80,6 +81,11 @@ class Candidates(msgspec.Struct, frozen=True):
     behind: int = 0
     problems: list[Problem] = []
     damaged: int = 0
+
+    def loaded(self) -> Candidates:
+        """Return the same with all records, so that it remains valid when the memory changes."""
+        records = self.load([row for pool in self.pools for row in pool.candidates])
+        return msgspec.structs.replace(self, load=lambda rows: {row: records[row] for row in rows if row in records})
 
 
 class ScoreStep(msgspec.Struct, frozen=True):
@@ -193,7 +199,7 @@ def _successor(found: Candidates, record: Record, query: Query) -> Record | None
         if newer is None or not (following := newer.fields.get("superseded_by")):
             break
         newer = found.get(str(following))
-    where = found.where
+    where = found.filter
     if newer is None or newer is record or newer.hidden or lapsed(newer, query.asked[:10]):
         return None
     if where.tags or where.sessions or newer.kind not in (where.kinds or where.searchable):

@@ -44,7 +44,7 @@ def conditions(where: Filter) -> tuple[str, tuple[Any, ...]]:
         values += kinds
     if where.scope:
         others = (*from_path(where.scope).above,) if where.above else ()
-        others += ("",) if where.shared else ()
+        others += ("",) if where.unscoped else ()
         more = f" OR r.scope IN ({placeholders(others)})" if others else ""
         parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){more})")
         values += [where.scope, where.scope + "/", where.scope + "0", *others]

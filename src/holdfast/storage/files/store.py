@@ -362,10 +362,11 @@ class FileStore(Store):
             done = self._sync.ensure_current(where, searching=not terms.empty)
             while self._reports:
                 reports.append(self._reports.pop())
-            found = self._candidates(query, terms, where, plain=plain)
-            damaged = self._index.problem_count()
-            state = {"as_of": done.as_of or now, "behind": done.behind, "problems": [*done.problems, *reports]}
-            return use(msgspec.structs.replace(found, damaged=damaged, **state))
+            found = self._candidates(
+                query, terms, where, plain, as_of=done.as_of or now, behind=done.behind,
+                problems=[*done.problems, *reports], damaged=self._index.problem_count(),
+            )  # fmt: skip
+            return use(found)
 
         return self._sync.run(work)
 

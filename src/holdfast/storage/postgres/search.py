@@ -139,7 +139,7 @@ class Searcher:
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
         """Return a filter as SQL over rows `r`, and its values."""
         kinds, scope, only = where.kinds or where.searchable, where.scope, where.only
-        others = [*(from_path(scope).above if where.above else ()), *([""] if where.shared else ())]
+        others = [*(from_path(scope).above if where.above else ()), *([""] if where.unscoped else ())]
         parts = {
             "r.live": True,
             "NOT r.hidden": not where.hidden,
