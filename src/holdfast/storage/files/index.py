@@ -117,8 +117,11 @@ class SqliteIndex(search.Questions):
 
     def _current(self) -> str:
         try:
-            with open(os.path.join(self.folder, _CURRENT), encoding="utf-8") as file:
-                name = file.read(100)
+            fd = os.open(os.path.join(self.folder, _CURRENT), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                name = os.read(fd, 100).decode()
+            finally:
+                os.close(fd)
         except (OSError, UnicodeDecodeError):
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()

@@ -152,7 +152,7 @@ class Questions:
                     on_request=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
                     held=tuple(wanted.held), records=max(1, records), length=max(1.0, sum(lengths) / max(1, records)),
                 )  # fmt: skip
-                best = [row for row, _ in _best(db, table, wanted, where, most)]
+                best = [row for row, _ in _best(db, table, wanted, where, most, wanted.rarest)]
                 found.append(_filled(db, pool, where, [*dict.fromkeys((*best, *nearest(pool)))]))
         return found
 
@@ -340,14 +340,21 @@ def _tables(where: Filter) -> list[str]:
     return list(dict.fromkeys([WORDS[KINDS[name].on_request] for name in where.kinds or where.searchable]))
 
 
-def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
-    """Return the rows of the best records of a table and their scores, best first."""
-    phrases, single = list(map(quoted, wanted.phrases)), " OR ".join(map(quoted, wanted.rarest))
+def _best(
+    db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int, rarest: Sequence[Run] = ()
+) -> list[tuple[int, float]]:
+    """Return the rows of the best records of a table and their scores, best first.
+
+    Given the rarest of the words, only records with one of these are scored, and these words count twice.
+    """
+    phrases, single = list(map(quoted, wanted.phrases)), " OR ".join(map(quoted, wanted.words))
     expression = " AND ".join(phrases) if phrases else single
     if not expression:
         return []
     if phrases and single:
         expression += f" AND ({phrases[0]} OR {single})"
+    elif len(rarest) < len(wanted.words) and rarest:
+        expression = f"({' OR '.join(map(quoted, rarest))}) AND ({single})"
     many, sql = limit + _SPARE, f"SELECT rowid, bm25({table}, {TITLE}, 1.0, 1.0) AS score FROM {table}"
     while True:
         sorted_by = f"{sql} WHERE {table} MATCH ? ORDER BY score LIMIT ?"
