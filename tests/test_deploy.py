@@ -268,6 +268,8 @@ def test_the_server_of_the_chart_runs_with_its_probes_and_names(tmp_path: pathli
     port, pod = free_port(), "127.0.0.1"
     env = {each["name"]: str(tmp_path) + each["value"] for each in container["env"] if "value" in each}
     assert env.keys() == {"HOLDFAST_ROOT", "XDG_CONFIG_HOME"}
+    kept = {str(tmp_path) + mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"}
+    assert set(env.values()) == kept
     words = [word.replace("0.0.0.0", pod).replace("8899", str(port)) for word in container["args"]]
     assert "--name=$(POD_IP)" in words
     command = [*teamserver.HOLDFAST, *(word.replace("$(POD_IP)", "10.1.2.3") for word in words)]
