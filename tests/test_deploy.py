@@ -50,6 +50,12 @@ DOCKERFILE = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def config(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place for tokens that is not the user's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 def yaml(text: str) -> Any:
     return markdown.parse(f"---\n{text.strip()}\n---\n".encode()).fields
 
@@ -112,9 +118,7 @@ def test_the_containers_run_commands_that_there_are() -> None:
 
 
 def test_the_image_is_small_and_has_no_rights() -> None:
-    assert len(set(instructions("FROM"))) == 2 and {each.split()[0] for each in instructions("FROM")} == {
-        "python:3.13-slim"
-    }
+    assert instructions("FROM") == ["python:3.13-slim AS build", "python:3.13-slim"]
     (user,) = instructions("USER")
     assert int(user) > 0 and any(f"--uid {user} " in line for line in instructions("RUN"))
     copied = [path for line in instructions("COPY") if "--from" not in line for path in line.split()[:-1]]
@@ -124,9 +128,8 @@ def test_the_image_is_small_and_has_no_rights() -> None:
 
 def test_the_steps_of_the_dockerfile_make_a_program_that_serves(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Take the steps in a folder instead of an image, with the dependencies that are here, and run what it would run."""
-    if subprocess.run(
-        ["pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path / "x"), "hatchling"]
-    ).returncode:
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path / "x")]
+    if subprocess.run([*download, "hatchling"], capture_output=True).returncode:
         pytest.skip("there is no package index to install from")
     for line in instructions("COPY"):
         *sources, target = line.split()
