@@ -113,6 +113,8 @@ def test_the_containers_run_commands_that_there_are() -> None:
         mounted = [volume.split(":")[0] for volume in services[name]["volumes"] if volume.startswith("./")]
         assert mounted and all((TOP / "deploy" / path).exists() for path in mounted)
     assert "ports" not in services["server"], "only the proxy can be reached from outside"
+    assert "{$HOLDFAST_SERVER:server:8899}" in (TOP / "deploy/Caddyfile").read_text(encoding="utf-8")
+    assert "8899" in services["server"]["command"]
     grace = int(services["server"]["stop_grace_period"].removesuffix("s"))
     assert grace > GRACE
 
