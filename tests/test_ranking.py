@@ -479,5 +479,8 @@ def test_common_words_rank_what_rarer_words_find(memory: holdfast.Memory) -> Non
         for number, text in enumerate(found)
     ]
     both = memory.add(HISTORY, lines, time="timestamp", durable=False)[2_000]
+    memory.put("note", "A harbour at dawn.", title="Dawn")
+    asked = "orchid Harbour"  # a name: enough of the question for an answer
+    assert [hit["title"] for hit in recall(memory, asked, kinds=["note"])] == ["Dawn"]
     assert recall(memory, "orchid harbour")[0]["id"] == both
     assert memory.find("orchid harbour").hits[0].record.id == both

@@ -28,6 +28,8 @@ from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
 _SPARE, _PART, _MARKS = 50, 100, 50_000
+"""How many more rows are scored than wanted, since a filter may drop some; how many marks are looked up, and how many
+are read, at a time."""
 
 
 # filters
@@ -345,7 +347,8 @@ def _best(
 ) -> list[tuple[int, float]]:
     """Return the rows of the best records of a table and their scores, best first.
 
-    Given the rarest of the words, only records with one of these are scored, and these words count twice.
+    Given the rarest of the words, only records with one of these are scored, and these words count twice. When too few
+    of them pass the filter, all words find records.
     """
     phrases, single = list(map(quoted, wanted.phrases)), " OR ".join(map(quoted, wanted.words))
     expression = " AND ".join(phrases) if phrases else single
@@ -353,7 +356,8 @@ def _best(
         return []
     if phrases and single:
         expression += f" AND ({phrases[0]} OR {single})"
-    elif len(rarest) < len(wanted.words) and rarest:
+    narrowed = bool(rarest) and not phrases and len(rarest) < len(wanted.words)
+    if narrowed:
         expression = f"({' OR '.join(map(quoted, rarest))}) AND ({single})"
     many, sql = limit + _SPARE, f"SELECT rowid, bm25({table}, {TITLE}, 1.0, 1.0) AS score FROM {table}"
     while True:
@@ -365,6 +369,8 @@ def _best(
             scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
         scores: dict[int, float] = dict(scored)
         rows = passing(db, scores, where)
+        if narrowed and complete and len(rows) < limit:
+            return _best(db, table, wanted, where, limit)
         if len(rows) >= limit or complete:
             return [(row, -scores[row]) for row in rows[:limit]]
         many *= 8
