@@ -8,7 +8,6 @@ then from the memory's start options. The connection is the run unless the calle
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from holdfast.formats import markdown, prompts, sections
 from holdfast.memories.workspaces import Workspaces
 from holdfast.memory import Memory
 from holdfast.model import names
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query
 from holdfast.model.records import text_of
 from holdfast.secrets import redact
@@ -54,7 +54,7 @@ _ENVELOPE = {"type": "object", "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
 _LONGEST_WRITER = 60
-_NOT_IN_WRITER = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_IN_WRITER = regex(r"[^A-Za-z0-9._-]")
 
 
 MARKDOWN = "text/markdown"

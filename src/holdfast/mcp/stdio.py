@@ -14,7 +14,6 @@ import contextvars
 import functools
 import os
 import queue
-import re
 import secrets
 import threading
 import traceback
@@ -40,6 +39,7 @@ from holdfast.mcp.server import (
     set_context,
 )
 from holdfast.memory import Memory, open_memory
+from holdfast.model.patterns import regex
 from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Connection, Context
 
@@ -55,8 +55,8 @@ _CHUNK = 1 << 16
 _ENDS = 512
 """How much of both ends of a message that is too long is read."""
 _ID = r'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*'
-_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
-_LAST = re.compile(rb",\s*" + _ID.encode() + rb"\}\s*$")
+_FIRST = regex(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
+_LAST = regex(rb",\s*" + _ID.encode() + rb"\}\s*$")
 _MOST_PENDING = 64
 _MOST_THREADS = 16
 _DRAIN_SECONDS = 30.0

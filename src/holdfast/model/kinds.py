@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model import names
+from holdfast.model.patterns import regex
 from holdfast.model.records import DEFAULT, Scope, from_path
 from holdfast.model.settings import Paths
 
@@ -182,7 +183,7 @@ def kind(name: str) -> Kind:
 # Places
 
 
-_HOLE = re.compile(r"\{(\w+)\}")
+_HOLE = regex(r"\{(\w+)\}")
 _PATTERNS = {
     "scope": r"(?P<scope{}>[^_./][^/]*(?:/[^_./][^/]*)*)",
     "session": r"(?P<session{}>[^/]+)",
@@ -194,7 +195,7 @@ _PATTERNS = {
     "any": r"(?P<name{}>.+)",
 }
 """A pattern for each hole of a template; `{}` is the number of the template."""
-_COPY = re.compile(
+_COPY = regex(
     r"(.+?)(?:\.sync-conflict-[\w-]+| \([^()/]*conflicted copy[^()/]*\))(\.\w+)|(.+\.(?:md|jsonl))\.orig", re.DOTALL
 )
 
@@ -230,7 +231,7 @@ class Layout:
                 pattern = _PATTERNS.get(hole)
                 parts[index] = pattern.format(number) if pattern else re.escape(self._folders[hole])
             patterns.append(f"(?P<kind{number}>{''.join(parts)})")
-        self._any = re.compile("|".join(patterns))
+        self._any = regex("|".join(patterns))
 
     def _classify(self, path: str) -> Place | None:
         if path.startswith(".") or "/." in path or path == self._legacy or copy_of(path):

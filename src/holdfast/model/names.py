@@ -9,16 +9,16 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable
 
 from holdfast.errors import Invalid
+from holdfast.model.patterns import regex
 
-_NOT_WORD = re.compile(r"[\W_]+")
+_NOT_WORD = regex(r"[\W_]+")
 _MAX_CHARS, _MAX_BYTES = 48, 120
 _MAX_NAME_BYTES = 255
-WIDE = re.compile(
+WIDE = regex(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )

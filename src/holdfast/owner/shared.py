@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
 from holdfast.recall import answers
@@ -35,7 +36,7 @@ PREFIX = f"{NAME}:"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 _OURS = "HOLDFAST_"
 """The prefix of variables that settings may use, so that a file from a project cannot read any other."""
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = regex(r"\$(?:\{(\w+)\}|(\w+))")
 T = TypeVar("T")
 
 

@@ -13,7 +13,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +21,7 @@ import msgspec
 
 from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
+from holdfast.model.patterns import regex
 from holdfast.model.queries import bare
 from holdfast.model.records import Record
 from holdfast.storage.results import Pool
@@ -40,7 +40,7 @@ _RARE = 0.001
 """Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 _LONGEST = 256
 """Tokens of a text that MiniLM reads."""
-_WORD = re.compile(r"[^\W_]+")
+_WORD = regex(r"[^\W_]+")
 
 
 class Embedder(Protocol):
