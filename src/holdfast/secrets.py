@@ -7,7 +7,6 @@ its marks is. No pattern can backtrack without a bound, so the work grows linear
 
 from __future__ import annotations
 
-import base64
 import binascii
 import functools
 import re
@@ -75,7 +74,7 @@ def _is_random(text: str) -> bool:
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
+        return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), strict_mode=True)
     except (binascii.Error, ValueError):
         return b""
 

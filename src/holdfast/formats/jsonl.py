@@ -8,7 +8,6 @@ the same in every process and after every merge.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,6 +102,8 @@ def _repaired(data: bytes) -> list[dict[str, Any]] | str:
         result = parse(cleaned)
         return f"NUL bytes and {result}" if isinstance(result, str) else result
     found: list[dict[str, Any]] = []
+    import json  # in C only for plain values, but it tells where one ends
+
     decoder = json.JSONDecoder()
     position = 0
     try:

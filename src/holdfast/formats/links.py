@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from urllib.parse import unquote
 
 import msgspec
 
@@ -93,5 +92,7 @@ def path_from(source: str, target: str) -> str:
     """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
     if _SCHEME.match(target) or target.startswith(("#", "/")):
         return ""
+    from urllib.parse import unquote
+
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
     return "" if path == ".." or path.startswith("../") else path

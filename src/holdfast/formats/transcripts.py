@@ -8,7 +8,6 @@ Nothing here raises on its input.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -258,6 +257,8 @@ def _folded(value: Any, clean: Clean, depth: int = 0) -> Any:
 
 
 def _json(value: Any) -> str:
+    import json
+
     try:
         return json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
     except (ValueError, TypeError, RecursionError):

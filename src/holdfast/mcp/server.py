@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import UNSET
@@ -305,6 +304,8 @@ class Answers:
 
     def _list_resources(self, given: _ListRequest, caller: Caller, _client: str) -> dict[str, Any]:
         """List a page of all resources, workspaces first."""
+        from urllib.parse import quote
+
         cursor = given.cursor or "0"
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise ProtocolError(INVALID_PARAMS, "Unknown cursor. List again from the start.")
@@ -360,6 +361,8 @@ def result(reply: Reply) -> dict[str, Any]:
 
 def read_resource(memory: Memory, uri: str) -> str:
     """Return the text of a resource; NotFound if there is none."""
+    from urllib.parse import unquote
+
     if uri.startswith(_WORKSPACE_URI):
         scope = memory.scopes.resolve(unquote(uri.removeprefix(_WORKSPACE_URI)))
         return _text(memory, memory.layout.overview(scope.path))

@@ -16,7 +16,6 @@ import os
 import queue
 import secrets
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -274,6 +273,8 @@ class Pipe:
         except ProtocolError as error:
             answer = refusal(request.id, error)
         except Exception:
+            import traceback
+
             traceback.print_exc()
             answer = refusal(request.id, ProtocolError(INTERNAL_ERROR, "Internal server error"))
         if request not in self._cancelled:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import threading
 import unicodedata
 from collections import deque
@@ -53,7 +52,6 @@ _LINE = regex(r":\d+\Z")
 _HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}
 _AROUND = 120
 _PIECE = 2_000
-_log = logging.getLogger("holdfast")
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
@@ -173,7 +171,9 @@ def _safely(otherwise: Callable[[], Any]) -> Callable[[Callable[Given, Answer]],
             except Exception as error:
                 if mind.on_error == "raise":
                     raise
-                _log.warning("memory %s failed: %s", method.__name__, error)
+                import logging
+
+                logging.getLogger("holdfast").warning("memory %s failed: %s", method.__name__, error)
                 answer: Answer = otherwise()
                 return answer
 

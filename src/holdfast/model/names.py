@@ -6,7 +6,6 @@ Two titles never share a file, however the file system treats case, accents or l
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import unicodedata
@@ -58,6 +57,8 @@ def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False)
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name most similar to this one, "" if none is similar."""
+    import difflib
+
     by_form = {same(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
     return by_form[near[0]] if near else ""

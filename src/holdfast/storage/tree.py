@@ -12,7 +12,6 @@ stored once. A large one is compressed (`.txt.gz`); the name of an encrypted one
 from __future__ import annotations
 
 import contextlib
-import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -187,6 +186,8 @@ def write_value(tree: Tree, folder: str, text: str, settings: Settings) -> str:
     data = text.encode("utf-8")
     name, suffix, stored = version_of(data), ".txt", data
     if 0 < settings.limits.compress_bytes <= len(data):
+        import gzip
+
         packed = gzip.compress(data, 3, mtime=0)
         suffix, stored = (".txt.gz", packed) if len(packed) < len(data) else (suffix, data)
     if "values" in settings.encryption.what:
