@@ -117,6 +117,8 @@ def parse(line: bytes, whole: bool = True) -> Frame:
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
+        if line.lstrip()[:1] == b"[":
+            raise ProtocolError(_INVALID_REQUEST, "Send one message per line: batches are not supported") from None
         raise ProtocolError(_PARSE_ERROR, "The line is not a JSON-RPC message") from None
 
 
