@@ -627,6 +627,19 @@ def test_a_client_that_leaves_in_the_middle_of_a_call_ends_the_server_cleanly(ro
             assert memory.call("loadState", {"name": state["name"]})["data"]["activeTask"] == STATE["activeTask"]
 
 
+def test_stdio_needs_no_package_of_an_extra(root: Path) -> None:
+    extras = (
+        "anyio cryptography httpx httpx2 mcp mcp_types numpy onnxruntime psycopg pydantic starlette tokenizers uvicorn"
+    )
+    missing = f"import sys\nsys.modules.update(dict.fromkeys({extras!r}.split()))"  # None: importing it fails
+
+    async def work(client: Client) -> None:
+        await ask(client, "remember", text="We deploy on Tuesdays.", title="Deploys")
+        assert (await ask(client, "recall", query="when do we deploy"))["hits"][0]["title"] == "Deploys"
+
+    over_stdio(root, work, before=missing)
+
+
 def test_serving_stdio_loads_nothing_that_only_http_needs() -> None:
     """The SDK itself loads uvicorn; the module that uses it here is not loaded."""
     code = "import sys, holdfast.mcp.stdio; print('holdfast.mcp.http' in sys.modules)"

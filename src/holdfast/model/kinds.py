@@ -239,12 +239,13 @@ class Layout:
         found = self._any.fullmatch(path)
         if found is None or found.lastgroup is None:
             return None
-        number = found.lastgroup.removeprefix("kind")
-        groups = found.groupdict()
-        scope = from_path(groups.get(f"scope{number}") or "")
-        if session := groups.get(f"session{number}"):
+        number, known = found.lastgroup.removeprefix("kind"), self._any.groupindex
+        wanted = [f"{part}{number}" for part in ("scope", "session", "name")]
+        folders, session, name = (found[group] if group in known else "" for group in wanted)
+        scope = from_path(folders)
+        if session:
             scope = msgspec.structs.replace(scope, session=session)
-        return Place(path, self._kinds[int(number)], scope, groups.get(f"name{number}") or "")
+        return Place(path, self._kinds[int(number)], scope, name)
 
     def path_for(
         self, kind: Kind, scope: Scope, name: str = "", *, month: str = "", session: str = "", workspace: str = ""
@@ -287,7 +288,7 @@ class Layout:
 
 def copy_of(path: str) -> str:
     """Return the file of which Syncthing, Dropbox or git left this copy after a conflict, "" if it is none."""
-    found = _COPY.fullmatch(path)
+    found = _COPY.fullmatch(path) if "conflict" in path or path.endswith(".orig") else None
     return "".join(part or "" for part in found.groups()) if found else ""
 
 

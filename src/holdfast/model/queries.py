@@ -175,7 +175,7 @@ def plain(text: str) -> str:
 
 def runs(text: str) -> Iterator[tuple[str, ...]]:
     """Yield each token of a text; of wide characters, each pair of neighbours, since spaces do not separate words."""
-    for wide, tokens in itertools.groupby(fold(text), lambda token: bool(WIDE.match(token))):
+    for wide, tokens in itertools.groupby(fold(text), lambda token: not token.isascii() and bool(WIDE.match(token))):
         run = list(tokens)
         yield from itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True)
 
