@@ -38,8 +38,8 @@ _SMALL, _LARGE = 20, 1_000
 _COMMANDS = (
     (["--version"], _SMALL, 40),
     (["search", "codename"], _SMALL, 80),
-    (["remember", "We ship on Tuesdays.", "--title", "Shipping"], _SMALL, 90),
-    (["put", "note", "We ship on Mondays.", "--title", "Shipping"], _SMALL, 90),
+    (["remember", "We ship on Tuesdays.", "--title", "Shipping {}"], _SMALL, 90),
+    (["put", "note", "We ship on Mondays.", "--title", "Sailing {}"], _SMALL, 90),
     (["search", "codename"], _LARGE, None),
     (["context", "--task", "codename"], _LARGE, 150),
 )
@@ -318,9 +318,9 @@ def alone() -> list[Command]:
         with _filled(size) as root:
             for words, notes, most in _COMMANDS:
                 if notes == size:
-                    cpu = [_command(root, *words) for _ in range(_STARTS + 1)][1:]
+                    cpu = [_command(root, *(word.format(number) for word in words)) for number in range(_STARTS + 1)]
                     name = " ".join(words[: 2 if words[0] == "put" else 1])
-                    found.append(Command(name, size, round(percentile(cpu, 0.5), 1), most))
+                    found.append(Command(name, size, round(percentile(cpu[1:], 0.5), 1), most))
     return found
 
 
