@@ -104,7 +104,7 @@ def panels(path: str, measures: Mapping[str, Mapping[str, float]]) -> None:
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         places = figure.subplots(2, -(-len(measures) // 2), squeeze=False, sharey=True).flatten()
         for axes, (title, values) in zip(places, measures.items(), strict=False):
-            drawn = axes.barh(list(values), list(values.values()), color=_COLOURS[: len(values)])
+            drawn = axes.barh(list(values), list(values.values()), color=_OF_BARS[: len(values)])
             axes.bar_label(drawn, fmt="%.3g", fontsize=7, padding=2)
             axes.set_title(title, fontsize=9)
             axes.margins(x=0.15)

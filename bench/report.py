@@ -579,8 +579,8 @@ def beside(report: Report) -> str:
 
 Every agent starts its memory server with each conversation. One plain client starts each server over stdio, gives it the same notes of about
 sixty words, and asks it for the codename of one of them with four words of its text. The *reference server* is
-[`{peers.REFERENCE}`](https://www.npmjs.com/package/{peers.REFERENCE}); it looks for the whole question as one text, so it finds none of these.
-The *floor* is the least that a durable server can do: a log, an FTS5 table and two tools in one file. It has no installation of its own.
+[`{peers.REFERENCE}`](https://www.npmjs.com/package/{peers.REFERENCE});
+it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an FTS5 table and two tools in one file. It has no installation of its own.
 
 ![What each server needs, by measure]({PLOTS}/peers.svg)
 
