@@ -128,6 +128,15 @@ class Memory(core.Core):
     text_at = history.text_at
     rollback = history.rollback
     usage = workspaces.usage
+    workspaces: Workspaces
+    states: States
+    traces: Traces
+    knowledge: Knowledge
+    skills: Skills
+    values: Values
+    chat: Chat
+    jobs: Jobs
+    tasks: Tasks
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -148,41 +157,10 @@ class Memory(core.Core):
                 self._tools = Runner(self, toolsets.registry, self.compartments)
             return self._tools
 
-    @property
-    def workspaces(self) -> Workspaces:
-        return self.tools.workspaces
-
-    @property
-    def states(self) -> States:
-        return self.tools.states
-
-    @property
-    def traces(self) -> Traces:
-        return self.tools.traces
-
-    @property
-    def knowledge(self) -> Knowledge:
-        return self.tools.knowledge
-
-    @property
-    def skills(self) -> Skills:
-        return self.tools.skills
-
-    @property
-    def values(self) -> Values:
-        return self.tools.values
-
-    @property
-    def chat(self) -> Chat:
-        return self.tools.chat
-
-    @property
-    def jobs(self) -> Jobs:
-        return self.tools.jobs
-
-    @property
-    def tasks(self) -> Tasks:
-        return self.tools.tasks
+    def __getattr__(self, name: str) -> Any:
+        if name in Memory.__annotations__:
+            return getattr(self.tools, name)
+        raise AttributeError(f"A memory has no {name!r}.", name=name, obj=self)
 
     @property
     def hot(self) -> Hot:
