@@ -584,8 +584,8 @@ it looks for the whole question as one text, so it finds none of these. The *flo
 
 ![What each server needs, by measure]({PLOTS}/peers.svg)
 
-CPU is that of all threads of the server's process, which other work on the machine changes little. A start ends with the first answer to
-`tools/list`; its modules are compiled. A write of Holdfast and of the floor is on disk when it is answered.
+CPU is that of all threads of the server's process; of a start and of a command it is the least of seven. A start ends with the first answer
+to `tools/list`; its modules are compiled. A write of Holdfast and of the floor is on disk when it is answered.
 
 {_table(["", "start, ms of CPU", "idle, MB", "write p50, ms", "write, ms of CPU", "installation"], servers)}
 
