@@ -5,9 +5,9 @@
 
 Each server is started by the same plain client, given the same notes and asked the same questions. The reference server
 (`@modelcontextprotocol/server-memory`) comes from npm and is left out, with a message, where npm is missing. The floor
-(`bench/_floor.py`) is the least that such a server can do. CPU is that of the server's process and all its threads, so
-other work on the machine changes it little: by up to a half, so that a start counts with the least of seven. Ratios
-are within one run.
+(`bench/_floor.py`) is the least that such a server can do. CPU is that of the server's process and all its threads;
+of a start and of a command it is the least of seven, since other work on the machine only adds to it. Ratios are within
+one run.
 """
 
 from __future__ import annotations
