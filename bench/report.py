@@ -2,8 +2,8 @@
 
     scripts/bench report SET.json [SET.json …] [--quick] [--only PART] [--store ADDRESS] [--from FILE]
 
-The parts are recall, steps, weights, speed and peers. What is measured goes to `.bench/report.json`; page, plots and a copy of the figures are made of that, so that
-`--from` writes them again without measuring. A section of the page is a function of what was measured: to add one,
+The parts are recall, steps, weights, speed and peers. What is measured goes to `.bench/report.json`; page, plots and a
+copy of the figures are made of that, so that `--from` writes them again without measuring. A section of the page is a function of what was measured: to add one,
 add it to `SECTIONS`. With `--quick` all goes to `.bench/`: small figures are no figures.
 """
 
@@ -580,7 +580,8 @@ def beside(report: Report) -> str:
 Every agent starts its memory server with each conversation. One plain client starts each server over stdio, gives it the same notes of about
 sixty words, and asks it for the codename of one of them with four words of its text. The *reference server* is
 [`{peers.REFERENCE}`](https://www.npmjs.com/package/{peers.REFERENCE});
-it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an FTS5 table and two tools in one file. It has no installation of its own.
+it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an
+FTS5 table and two tools in one file. It has no installation of its own.
 
 ![What each server needs, by measure]({PLOTS}/peers.svg)
 

@@ -102,7 +102,7 @@ def _repaired(data: bytes) -> list[dict[str, Any]] | str:
         result = parse(cleaned)
         return f"NUL bytes and {result}" if isinstance(result, str) else result
     found: list[dict[str, Any]] = []
-    import json  # in C only for plain values, but it tells where one ends
+    import json  # unlike msgspec, it reports where a value ends
 
     decoder = json.JSONDecoder()
     position = 0
