@@ -257,6 +257,10 @@ def test_a_live_run_is_kept_and_that_of_a_killed_process_is_removed_after_its_le
 # connections that are cut
 
 
+_READY = b"Z\0\0\0\5"
+"""The start of the message by which a server says that it has finished; one byte follows."""
+
+
 class Proxy:
     """Is between a program and its server, and loses the messages that a test names."""
 
@@ -264,8 +268,8 @@ class Proxy:
         self._target = target
         self.lose: Callable[[bytes], str] = lambda _: ""
         self.lost: list[str] = []
-        self._unheard: set[socket.socket] = set()
-        """Connections that get no more answers."""
+        self._unheard: dict[socket.socket, threading.Event] = {}
+        """Clients that get no more answers, and whether the server has finished its last one."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -293,18 +297,16 @@ class Proxy:
                 if verdict:
                     self.lost.append(verdict)
                     if verdict == "answer":
-                        self._unheard.add(here)
-                        self._sink(there, data)
+                        answered = self._unheard[here] = threading.Event()
+                        there.sendall(data)
+                        answered.wait(0.3)  # part of a message gets no answer
                     for end in (here, there):
                         end.shutdown(socket.SHUT_RDWR)
                     return
                 if there not in self._unheard:
                     there.sendall(data)
-
-    def _sink(self, there: socket.socket, data: bytes) -> None:
-        """Let the server do it, and wait until it has: its answer goes nowhere."""
-        there.sendall(data)
-        time.sleep(0.3)
+                elif data[-6:-1] == _READY:
+                    self._unheard[there].set()
 
 
 @pytest.fixture
