@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,11 +96,16 @@ def shared(folder: Path) -> Iterator[Server]:
         yield Server(dsn)
 
 
+def _new_folder() -> Path:
+    """Make a folder for a server, in memory if the tests are; the path of a socket has at most a hundred bytes."""
+    in_memory = tempfile.gettempdir().startswith("/dev/shm/")
+    return Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir="/dev/shm" if in_memory else "/tmp"))
+
+
 @contextlib.contextmanager
 def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
     """Start a separate server with its own settings, and stop it afterwards; one extension can be hidden."""
-    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
-    where.mkdir()
+    where = _new_folder()
     try:
         if lacking:
             _own_programs(where)
@@ -138,8 +144,7 @@ class Stoppable:
 @contextlib.contextmanager
 def stoppable(**settings: str) -> Iterator[Stoppable]:
     """Start a separate server that may be stopped meanwhile."""
-    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")
-    where.mkdir()
+    where = _new_folder()
     try:
         running = Stoppable(*_start(where, settings))
         try:
@@ -180,9 +185,8 @@ def _place(server: Server) -> tuple[str, str]:
 def pair() -> Iterator[Pair]:
     """Start a server and a standby of it, and stop both."""
     with contextlib.ExitStack() as stack:
-        where = [Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}") for _ in range(2)]
+        where = [_new_folder() for _ in range(2)]
         for folder in where:
-            folder.mkdir()
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         first, dsn = _start(where[0], {"synchronous_standby_names": "*", "max_wal_senders": "4"})
         stack.callback(_stop, first)

@@ -69,9 +69,7 @@ def test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written(root
         assert [record.text for record in memory.tail("fact") if record.key == "zone"] == ["mine"]
 
 
-def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BUSY_MS", 50)
     with holdfast.open(root) as memory:
         memory.put("note", "marble", title="A")
