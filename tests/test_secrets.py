@@ -336,17 +336,17 @@ HOSTILE = ("sk-ant-", "sk-ant-xxxx", "token=", "API_KEY=", "API_KEY=aaaaaaaaaaaa
            "Basic aaaaaaaa ", "hf_", "ghp_a", "SK", "MDMT", "AccountKey=", "12345678:AA", "x", "A1", "=", "\n", "é", "-")  # fmt: skip
 
 
-def test_a_megabyte_made_to_be_slow_ends_within_bounded_work() -> None:
+def test_a_long_text_made_to_be_slow_ends_within_bounded_work() -> None:
     script = (
         "import sys; from holdfast import secrets\n"
         "for part in eval(sys.stdin.read()):\n"
-        "    text = (part * (1_000_000 // len(part) + 1))[:1_000_000]\n"
+        "    text = (part * (400_000 // len(part) + 1))[:400_000]\n"
         "    secrets.scan(text); secrets.redact(text[:100_000] + ' end'); secrets.find({'a': [text[:100_000]]})\n"
         "print('done')"
     )
 
     def limit() -> None:  # a pattern that goes back over all would take years
-        resource.setrlimit(resource.RLIMIT_CPU, (300, 300))
+        resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
 
     done = subprocess.run(
         [sys.executable, "-c", script],
