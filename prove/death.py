@@ -17,6 +17,8 @@ from prove.history import Event, History
 from prove.writes import LOGS, WRITES
 
 _KILLS_OF_ONE_ROOT = 12
+_MOST_SECONDS = 0.15
+"""How long a process writes before it is killed: dozens of writes."""
 _FEW = ("edit", "message", "status", "archive", "demote")
 """What stands for all in the small size: a document, a log, a change of a field, two chores."""
 
@@ -53,7 +55,8 @@ def _at_random(run: Run, forked: Forked) -> Row:
 
 def _killed(forked: Forked, root: str, me: str, mix: list[str], dice: random.Random) -> History:
     """Let a process write until it is killed; return what it recorded."""
-    told: History = forked.ask(root=root, mix=mix, me=me, seed=dice.random(), seconds=dice.uniform(0, 0.3))["told"]
+    case = {"mix": mix, "me": me, "seed": dice.random(), "seconds": dice.uniform(0, _MOST_SECONDS)}
+    told: History = forked.ask(root=root, **case)["told"]
     return told
 
 
