@@ -39,8 +39,8 @@ def answer(*words: str, root: pathlib.Path, text: str | None = None) -> Any:
 
 
 @pytest.fixture
-def root(tmp_path: pathlib.Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[pathlib.Path]:
-    where = str(tmp_path / "memory" if stands_on == "files" else request.getfixturevalue("address"))
+def root(tmp_path: pathlib.Path, engine: str, request: pytest.FixtureRequest) -> Iterator[pathlib.Path]:
+    where = str(tmp_path / "memory" if engine == "files" else request.getfixturevalue("address"))
     done = run("init", where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     yield databaseroot.named(where)

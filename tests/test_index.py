@@ -105,9 +105,9 @@ def filled_rows(server: pgserver.Server, database: str) -> str:
 
 
 @pytest.fixture
-def stones(stands_on: str, request: pytest.FixtureRequest) -> str:
+def stones(engine: str, request: pytest.FixtureRequest) -> str:
     """A root that is asked and never changed."""
-    return str(request.getfixturevalue("filled")[0] if stands_on == "files" else request.getfixturevalue("filled_rows"))
+    return str(request.getfixturevalue("filled")[0] if engine == "files" else request.getfixturevalue("filled_rows"))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The central promise: whatever happens to the files, the index kept step by step answers like a fresh one.
+"""The central promise: whatever happens to the files, an incremental index answers like a new one.
 
-Random histories of writes, edits by hand, merges and damage run over one root. After them, every record and every
+Random histories of writes, edits by hand, merges and damage are applied to one root. Then every record and every
 answer of the live memory is compared with those of a copy of the root that never had an index.
 """
 
@@ -128,7 +128,7 @@ def in_place(path: Path, data: bytes) -> None:
 
 
 class OnEither(RuleBasedStateMachine):
-    """Begins with an empty root on the engine that the test stands on, and a folder for copies."""
+    """Starts with an empty root on the engine of the test, and a folder for copies."""
 
     def __init__(self, another: Callable[[], Path]) -> None:
         super().__init__()
@@ -407,8 +407,8 @@ def go_through(machine: type[OnEither], another: Callable[[], Path], examples: i
     run_state_machine_as_test(cast("type[OnEither]", functools.partial(machine, another)), settings=chosen)
 
 
-def test_an_incremental_index_answers_like_a_rebuilt_one(another: Callable[[], Path], stands_on: str) -> None:
-    go_through(Histories, another, 50 if stands_on == "files" else 15, 25)
+def test_an_incremental_index_answers_like_a_rebuilt_one(another: Callable[[], Path], engine: str) -> None:
+    go_through(Histories, another, 50 if engine == "files" else 15, 25)
 
 
 def there(memory: Memory) -> list[Record]:
@@ -515,8 +515,8 @@ def _unarchived(identifier: str) -> str:
     return identifier.replace("decisions-2024.md", "decisions.md")
 
 
-def test_the_memory_agrees_with_a_dictionary_model(another: Callable[[], Path], stands_on: str) -> None:
-    go_through(Model, another, 25 if stands_on == "files" else 8, 20)
+def test_the_memory_agrees_with_a_dictionary_model(another: Callable[[], Path], engine: str) -> None:
+    go_through(Model, another, 25 if engine == "files" else 8, 20)
 
 
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:
