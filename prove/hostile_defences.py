@@ -1,4 +1,4 @@
-"""The defences against hostile input, each with how it is taken out of a worker or a server."""
+"""The defences against hostile input, and how each is removed from a worker or a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 TAKEN: dict[str, tuple[str, str, Callable[[], None]]] = {}
-"""By name: what Holdfast does, the campaign that must notice when it is not done, and how to take it out."""
+"""By name: what Holdfast does, the campaign that must notice its removal, and how to remove it."""
 
 
 def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -46,7 +46,7 @@ def _follow_sources() -> None:
 
 
 class _Following:
-    """The module `os`, without the flag that links are not to be followed."""
+    """The module `os` without the flag against following links."""
 
     O_NOFOLLOW = 0
 
