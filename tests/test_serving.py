@@ -461,7 +461,7 @@ def test_a_memory_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> Non
 def test_sessions_with_notes_share_one_file_descriptor(root: Path, config: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     with serving(str(root), "--toolset", "all") as team, httpx2.Client(timeout=60) as client:
-        resource.prlimit(team.process.pid, resource.RLIMIT_NOFILE, (32, 32))
+        resource.prlimit(team.process.pid, resource.RLIMIT_NOFILE, (64, 64))
         headers = {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {fixed(config)}"}
 
         def send(session: str, method: str, params: dict[str, Any]) -> httpx2.Response:
@@ -469,7 +469,7 @@ def test_sessions_with_notes_share_one_file_descriptor(root: Path, config: Path)
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             return client.post(team.url, headers=headers | more, json=body)
 
-        sessions = [send("", "initialize", hello).headers["mcp-session-id"] for _ in range(40)]
+        sessions = [send("", "initialize", hello).headers["mcp-session-id"] for _ in range(60)]
         for number, session in enumerate(sessions):
             note = {"compartment": "run", "content": f"pear number {number}."}
             saved = send(session, "tools/call", {"name": "save_memory", "arguments": note})
