@@ -243,7 +243,7 @@ def test_a_closed_pipe_is_no_error(root: pathlib.Path) -> None:
 
 
 def test_ids_are_whole_on_a_narrow_terminal(root: pathlib.Path) -> None:
-    """What a person copies to name a record is never cut, whatever stands beside it."""
+    """Ids are never cut, because people copy them."""
     with holdfast.open(root) as memory:
         made = [memory.put("message", "word " * 40, fields={"role": "user"}).id for _ in range(2)]
         memory.put("plan", "Steps.", title="A plan with a long name " * 4, fields={"status": "in_progress"})

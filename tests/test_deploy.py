@@ -1,4 +1,4 @@
-"""What stands in `deploy/` and `docs/deploy.md` fits the program: commands, options, pages and numbers."""
+"""`deploy/` and `docs/deploy.md` agree with the program: commands, options, pages and numbers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 KINDS_OF_ROOT = {"files": {"lock"}, "postgres": {"database", "replication", "vectors"}}
-"""What is looked at besides that which every root has."""
+"""The checks of each engine beyond those of every root."""
 
 
 def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, engine: str) -> None:

@@ -1,4 +1,4 @@
-"""What holds when things overlap: a busy index, live writers, merges, other time zones, moved roots."""
+"""Promises during overlapping events: a busy index, live writers, merges, other time zones, moved roots."""
 
 from __future__ import annotations
 

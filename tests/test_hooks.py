@@ -138,7 +138,7 @@ def test_a_transcript_belongs_to_the_workspace_that_is_named_or_that_the_folder_
 
 
 def asked(done: subprocess.CompletedProcess[str]) -> bool:
-    """Return whether the agent is told to go on, and to save."""
+    """Return whether the agent is asked to continue and to save."""
     if not done.stdout:
         return False
     told = json.loads(done.stdout)

@@ -78,7 +78,7 @@ def claims(root: Path) -> list[dict[str, Any]]:
 
 
 def alive(pid: Path) -> bool:
-    """Does the process live whose id a file holds? One that ended and that nobody has asked about does not."""
+    """Is the process alive whose id is in a file? A zombie is not."""
     state = subprocess.run(["ps", "-o", "state=", "-p", pid.read_text().strip()], capture_output=True, text=True)
     return state.stdout.strip()[:1] not in ("", "Z")
 

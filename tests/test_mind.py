@@ -444,7 +444,7 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
         server.server_close()
     with holdfast.open(root) as memory:
         fill(memory, 20)
-        assert memory.mind("s").compact("episodic").by == "extract"  # nobody listens there any more
+        assert memory.mind("s").compact("episodic").by == "extract"  # no server listens there any more
 
 
 def test_a_field_called_access_hides_nothing(memory: holdfast.Memory) -> None:
@@ -759,7 +759,7 @@ def test_no_prompt_exceeds_its_budget(lines: list[list[str]], said: list[str], b
     assert count_tokens(compaction.within_budget(offers, gist, budget)) <= budget
 
 
-# what is told beside the answer
+# reported beside the answer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What goes wrong between programs and their database: cut connections, lost answers, killed writers, a failover."""
+"""Faults between programs and their database: cut connections, lost answers, killed writers, a failover."""
 
 from __future__ import annotations
 
@@ -754,7 +754,7 @@ def events(memory: holdfast.Memory) -> Counter[str]:
 
 
 def test_tasks_that_are_added_behind_others_while_those_end_are_all_done(address: str) -> None:
-    """Whoever adds a task behind another and whoever ends that other agree on whether it still waits."""
+    """Adding a task after another one, and ending that one, agree on whether the new task still waits."""
     total = 120
     with holdfast.open(address) as memory:
         made = [memory.tasks.create("start").id]

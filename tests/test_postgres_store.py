@@ -1,4 +1,4 @@
-"""What is particular to a memory whose records are rows: clocks, words, large texts, exports, poolers, vectors."""
+"""Properties of the row engine: clocks, words, large texts, exports, poolers, vectors."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_verify_names_a_row_that_was_changed_and_a_rebuild_repairs_it(
 
 
 class Clock:
-    """A clock that stands still during a call."""
+    """A clock that does not move during a call."""
 
     def __init__(self) -> None:
         self.ms = 1_790_000_000_000

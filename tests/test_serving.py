@@ -276,7 +276,7 @@ def test_a_name_of_a_proxy_is_let_in_and_no_other(address: str) -> None:
             assert answer.status_code == 200
         assert team.ask(token, "tools/list", {}, Host="other.example.org").status_code == 421
         assert team.ask(token, "tools/list", {}, Origin="https://127.0.0.1").status_code == 403
-        assert team.get("/healthz", Host="10.0.0.7:8899").status_code == 200  # whoever probes names an address
+        assert team.get("/healthz", Host="10.0.0.7:8899").status_code == 200  # probes use an address as the name
 
 
 def test_a_histogram_adds_up() -> None:
