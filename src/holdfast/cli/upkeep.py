@@ -9,15 +9,12 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import Commands, command, op_option, open_root
 from holdfast.clients import rules
-from holdfast.errors import Unavailable
 from holdfast.formats.markdown import scalar
 from holdfast.memories.hot import Order
 from holdfast.memories.lint import lint as lint_files
 from holdfast.memories.upkeep import Result, apply, plan_changes
 from holdfast.memories.upkeep import archive as archive_learnings
 from holdfast.model.names import amount
-from holdfast.roots import driver
-from holdfast.storage.tree import RootGone
 
 _LINK = "Next: holdfast hot link, if clients have links to the rules."
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
@@ -51,48 +48,7 @@ def lint(scope: str | None, fix: bool, strict: bool) -> None:
 
 @click.group(cls=Commands)
 def migrate() -> None:
-    """Update older files and databases to the current format."""
-
-
-@migrate.command("store")
-@click.argument("address")
-@click.option("--yes", is_flag=True, help="Make the changes; without it they are only shown.")
-@click.option("--drop-old", is_flag=True, help="Drop the tables of the earlier version instead.")
-def store(address: str, yes: bool, drop_old: bool) -> None:
-    """Copy the tables of an earlier version to the current ones.
-
-    ADDRESS is that of the database: postgresql://… All of its tenants are copied. Make a backup and stop all programs
-    that use the database first. A run that was interrupted can be repeated. Every document and log entry is compared
-    with the old tables, which stay until you run this again with --drop-old.
-    """
-    with driver():
-        from holdfast.storage.postgres import migration
-
-    with migration.opened(address) as database:
-        tables, copied = len(database.old_tables), database.copied
-        tenants = [] if drop_old or copied else database.survey()
-        if drop_old:
-            database.drop_old(really=yes)
-        elif yes and not copied:
-            try:
-                with show.progress("copying, kB") as progress:
-                    database.run(progress)
-            except RootGone as error:
-                raise Unavailable(error.message, "What was copied stays; run this again to go on.") from None
-    columns = ("tenant", "documents", "logs", "lines", "bytes")
-    counts = [(each.name, len(each.documents), len(each.logs), each.lines, each.bytes) for each in tenants]
-    done = yes and (tables > 0 if drop_old else not copied)
-    found = [dict(zip(columns, row, strict=True)) for row in counts]
-    show.json_and_exit({"done": done, "schema": database.version, "old_tables": tables, "tenants": found})
-    if counts:
-        show.table(columns, [(name, *(f"{count:,}" for count in numbers)) for name, *numbers in counts])
-    if drop_old:
-        click.echo(f"{amount(tables, 'old table')} {'dropped' if yes else 'would be dropped. Add --yes to do it'}.")
-    elif done or copied:
-        what = "Everything was copied and compared." if done else "The database was migrated before."
-        click.echo(f"{what} {amount(tables, 'old table')} left" + ("; --drop-old drops them." if tables else "."))
-    else:
-        click.echo(f"{amount(len(tenants), 'tenant')}. Nothing was changed; add --yes.")
+    """Update older files to the current format."""
 
 
 @migrate.command("front-matter")
