@@ -35,7 +35,8 @@ from holdfast.storage.postgres.connections import Insert, Session, Statement, Un
 from holdfast.storage.tree import RootGone
 
 OWNER, WRITER, READER = ROLES = ("holdfast_owner", "holdfast_writer", "holdfast_reader")
-VERSION = 12
+VERSION = 13
+"""The version of the tables and of the rules that make words of text."""
 OLDEST_SERVER = 16
 _KEY = 7_406_297_183_640_291_011
 _LOCK = f"SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({_KEY})"

@@ -30,8 +30,6 @@ FILE, PAGE, LOG = "file", "page", "log"
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
-TOKENIZER = 2
-"""The version of the rules that make words of text."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
 """What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
@@ -110,7 +108,7 @@ class Lexemes:
     """The words of one tenant: each lexeme is the tenant's mark, a letter, and a stem or a name."""
 
     def __init__(self, tenant: str) -> None:
-        digest = hashlib.sha256(f"{TOKENIZER} {tenant}".encode()).digest()
+        digest = hashlib.sha256(f"2 {tenant}".encode()).digest()
         self.mark = base64.b32encode(digest)[: LETTER - 1].decode().lower()
 
     def prefix(self, foreign: bool) -> str:

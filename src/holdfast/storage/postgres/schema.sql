@@ -56,7 +56,6 @@ CREATE TABLE holdfast.stat (          -- one row per tenant
     length bigint[] NOT NULL DEFAULT '{0,0}',        -- their words
     upto xid8 NOT NULL DEFAULT '0',   -- rows of earlier transactions are counted in `term`
     epoch bigint NOT NULL DEFAULT 0,  -- grows when entries are removed or rewritten
-    tokenizer integer NOT NULL,       -- the version of the rules for words
     PRIMARY KEY (tenant)
 );
 CREATE TABLE holdfast.term (          -- in how many counted records a word occurs
