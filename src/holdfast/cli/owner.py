@@ -241,9 +241,8 @@ def usage(since: str, prune: bool) -> None:
     if not found.calls:
         click.echo("No tool was called yet." if not since else "No tool was called since then.")
         return
-    more = f" ({amount(found.unmeasured, 'earlier call')} not measured)" if found.unmeasured else ""
-    more += f" since {local(found.first)}"
-    click.echo(f"{amount(found.calls, 'call')}, {amount(found.tokens, 'token')} of replies{more}.")
+    size = f"{amount(found.calls, 'call')}, {amount(found.tokens, 'token')} of replies"
+    click.echo(f"{size} since {local(found.first)}.")
     tools = [(one.tool, one.calls, one.failed or "", one.tokens) for one in found.tools]
     recalled = [(one.count, local(one.last), one.kind, one.title or one.id) for one in found.recalled]
     unanswered = [(one.count, local(one.last), one.query) for one in found.unanswered]

@@ -446,8 +446,6 @@ class Usage(msgspec.Struct):
     """When the first of these calls was made."""
     calls: int = 0
     tokens: int = 0
-    unmeasured: int = 0
-    """Calls of earlier versions, without tokens and ids."""
     tools: list[Called] = []
     recalled: list[Recalled] = []
     never: list[Recalled] = []
@@ -471,10 +469,7 @@ def usage(memory: Core, since: str = "") -> Usage:
         found.first = trace.time
         called.failed += fields.get("success") is False
         tokens = fields.get("tokens")
-        if not isinstance(tokens, int):
-            found.unmeasured += 1
-            continue
-        called.tokens += tokens
+        called.tokens += tokens if isinstance(tokens, int) else 0
         worked, ids = fields.get("success") is not False, fields.get("ids")
         if trace.title == "read" and worked:
             ids = [params.get("id")]
