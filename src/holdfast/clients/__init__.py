@@ -132,7 +132,7 @@ class Addition:
         with contextlib.suppress(Invalid, TypeError):
             again = before or ""
             for place in placed:
-                again = self.editor.put(again, place.path, place.found)
+                again = self.add(again, place.name, place.found)
             if again == text:
                 return before
         for place in reversed(placed):
