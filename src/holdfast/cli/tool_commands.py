@@ -61,8 +61,6 @@ _LEARNED = ("date", "category", "scope", "title")
 _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
     "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
-    "cron_list": show.jobs,
-    "task_claim": show.claim,
     "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
 }
 """How a terminal shows the replies that are not shown by `show.reply`."""
@@ -354,5 +352,4 @@ def traces(workspace: str, agent: str, count: int) -> None:
         what = "\n→ ".join(line[:_LINE] for line in (line_of(each["params"]), line_of(came)) if line)
         rows.append((local(each["time"]), each["agent"], each["session"], each["tool"], each["ms"], ended, what))
     columns = ("time", "agent", "session", "tool", "ms", "ended", "what")
-    layout = {"whole": ("time", "tool"), "less": ("ms", "session", "agent")}
-    show.listing(found, "No such call yet.", columns, rows, **layout)
+    show.listing(found, "No such call yet.", columns, rows, whole=("time", "tool"))
