@@ -261,7 +261,7 @@ workspace, state, compartment, mind, value, task = map(
     _group, ("workspace", "state", "compartment", "mind", "value", "task")
 )
 plan = _group("plan", plan_status)
-learnings = _group("learnings", modules={"archive": "upkeep"})
+learnings = _group("learnings", modules={"archive": "owner"})
 skill = _group("skill", skill_list)
 chat = _group("chat", chat_history, chat_memory)
 jobs = _group("jobs", enable, disable, modules={"run": "jobs", "log": "jobs"})

@@ -34,9 +34,8 @@ from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
 from holdfast.storage.drafts import SecretPolicy
-from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, changed, write_value
+from holdfast.storage.tree import ABSENT, Scopes, changed, write_value
 
 S = TypeVar("S", bound=msgspec.Struct)
 

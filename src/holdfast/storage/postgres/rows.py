@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats import jsonl, links, transcripts
+from holdfast.formats import jsonl, markdown, transcripts
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.names import same
@@ -379,7 +379,7 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
         found = Record(
             id=identifier, kind=row.kind, path=row.path, scope=place.scope, title=row.title, text=text, tags=tags,
             time=normal(fields.get("date")), fields=fields, line=line, version=str(row.version),
-            links=links.targets(text, row.path),
+            links=markdown.link_targets(text, row.path),
         )  # fmt: skip
     else:
         value = row.value if row.raw is None else {}
