@@ -643,7 +643,7 @@ def test_where_a_folder_is_wanted_an_address_makes_none_and_is_not_told(
 
 @pytest.mark.parametrize(
     "words",
-    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "import chat {}", "hot link --into {}"],
+    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "hot link --into {}"],
 )  # fmt: skip
 def test_an_address_where_a_file_or_folder_is_needed_is_refused(known: str, here: Path, words: str) -> None:
     """It would be the name of a folder here, and be shown with its password."""

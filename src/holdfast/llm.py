@@ -87,27 +87,13 @@ class LanguageModel:
         return made
 
     def _ask(self, target: _Target, request: dict[str, Any], prompt: int) -> str:
-        """Send a request, and return the text of the answer."""
-        status, text = self._send(target, msgspec.json.encode(request), prompt, request["max_tokens"])
-        if status == 200:
-            return text
-        advice = "Check url and name in [model]."
-        if status in (401, 403):
-            advice = f"Check the key in the variable {self._settings.key_env} of the environment."
-        elif 300 <= status < 400:
-            advice = "No redirect is followed: set url in [model] to where it leads."
-        elif status >= 500 or status == 429:
-            advice = _LATER
-        raise Unavailable(f"The model's server answered with status {status}.", advice)
-
-    def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[int, str]:
-        """Send a request once within the budget of the day, and count it if it was sent."""
+        """Send a request within the budget of the day, count it if it was sent, and return the text of the answer."""
         import http.client
 
-        day = times.utc_now()[:10]
+        day, cost = times.utc_now()[:10], prompt + request["max_tokens"]
         left = self._settings.day_tokens - self._ledger.spent(day)
-        if prompt + most > left:
-            fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
+        if cost > left:
+            fault = f"This call may cost {cost} tokens, and {max(0, left)} are left of today's."
             raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
         kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
         connection, used = kind(target.host, target.port, timeout=self._settings.timeout_seconds), prompt
@@ -119,15 +105,22 @@ class LanguageModel:
             raise Unavailable(f"The model's server cannot be reached: {why or 'no such host'}.", _LATER) from None
         try:
             with contextlib.closing(connection):
-                status, answer = _post(connection, target, body)
+                status, answer = _post(connection, target, msgspec.json.encode(request))
             if status != 200:
-                return status, ""
+                raise Unavailable(f"The model's server answered with status {status}.", self._advice(status))
             text, used = _parsed(answer, prompt)
             if not text:
                 raise Unavailable("The model's answer contains no text.", _LATER)
-            return status, text
+            return text
         finally:
             self._ledger.add(day, used)
+
+    def _advice(self, status: int) -> str:
+        if status in (401, 403):
+            return f"Check the key in the variable {self._settings.key_env} of the environment."
+        if 300 <= status < 400:
+            return "No redirect is followed: set url in [model] to where it leads."
+        return _LATER if status >= 500 or status == 429 else "Check url and name in [model]."
 
 
 def _fill(form: str, most: int, given: int, whole: int) -> str:

@@ -166,8 +166,15 @@ class Chat:
         wanted = Query(text=query, kinds=(_KIND.name,), session=channel, since=since, limit=limit)
         found = []
         for hit in self._memory.find(wanted):
-            before, after = (self._neighbour(hit.record, after=way) for way in (False, True))
-            found.append(Match(_message(hit.record), hit.snippet, hit.score, before, after))
+            said, beside = _message(hit.record), list[Message | None]()
+            for after in (False, True):  # the nearest message in the same channel
+                for count in _NEIGHBOURS:
+                    near = self._memory.store.beside(hit.record.path, hit.record.order, count, after=after)
+                    others = (one for one in map(_message, near) if one.channel == said.channel and one.content.strip())
+                    if (other := next(others, None)) or len(near) < count:
+                        break
+                beside.append(other)
+            found.append(Match(said, hit.snippet, hit.score, *beside))
         if channel and not found and not self._memory.find(Query(kinds=(_KIND.name,), session=channel, limit=1)):
             recent = (message.channel for message in itertools.islice(self._newest([]), _RECENT))
             known = sorted({name for name in recent if name})
@@ -178,16 +185,6 @@ class Chat:
         found.sort(key=lambda match: match.message.timestamp, reverse=True)
         found.sort(key=lambda match: -match.score)
         return found
-
-    def _neighbour(self, record: Record, *, after: bool) -> Message | None:
-        """Return the nearest message before or after a record in the same channel."""
-        channel = _message(record).channel
-        for count in _NEIGHBOURS:
-            near = self._memory.store.beside(record.path, record.order, count, after=after)
-            said = (one for one in map(_message, near) if one.channel == channel and one.content.strip())
-            if (found := next(said, None)) or len(near) < count:
-                return found
-        return None
 
 
 def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
@@ -224,15 +221,9 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(record: Record) -> Message:
     calls = record.fields.get("tool_calls")
-    texts = {name: _text(record.fields.get(name)) for name in ("channel", "sender_id", "tool_call_id", "exchange")}
+    given = ((name, record.fields.get(name)) for name in ("channel", "sender_id", "tool_call_id", "exchange"))
+    texts = {name: str(value) for name, value in given if isinstance(value, str | int) and not isinstance(value, bool)}
     return Message(
         role=str(record.fields["role"]), content=record.text, timestamp=record.time, id=record.id,
         tool_calls=calls if isinstance(calls, list) and calls else None, **texts,
     )  # fmt: skip
-
-
-def _text(value: object) -> str:
-    """Return a name as text; a channel or a sender may be a number."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return value if isinstance(value, str) else ""

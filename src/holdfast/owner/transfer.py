@@ -469,8 +469,9 @@ class Mover:
         for number, piece in enumerate(_batches(new, len)):
             if not number and self._kind(path) == "message" and self._target.store.exists(path):
                 # the chat history is read from its end: older messages get a log of their own
-                last = next(self._target.store.newest(path), None)
-                if last and _order(piece[0]) <= last.order:
+                last, objects = next(self._target.store.newest(path), None), jsonl.parse(piece[0])
+                first = objects[0] if isinstance(objects, list) and objects else {}
+                if last and jsonl.identity(first, "timestamp")[1] <= last.order:
                     log = f"{self._memory}/history/{short_hash(f'{path} {jsonl.keys(piece[0])}')}.jsonl"
             self._target.store.import_lines(log, piece)
             progress(len(piece))
@@ -506,11 +507,6 @@ class Tombstones:
 def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
     objects = jsonl.parse(data)
     return isinstance(objects, list) and bool(objects) and all(map(wanted, objects))
-
-
-def _order(data: bytes) -> str:
-    objects = jsonl.parse(data)
-    return jsonl.identity(objects[0], "timestamp")[1] if isinstance(objects, list) and objects else ""
 
 
 def _batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:

@@ -267,7 +267,13 @@ class Scopes:
             if not found and level == 1 and len(wanted) == 2:
                 found = self._grandchild(path, name)
             if not found and not (level == 0 and names.same(name) == DEFAULT):
-                raise self._unknown(level, path, name)
+                there = self.children(path)
+                forms = (form for each in there for form in (each, self.name(f"{path}/{each}".lstrip("/"))))
+                hint = names.close_to(name, forms)
+                if level == 0:
+                    raise NotFound(f'Workspace "{name}" not found.', _LIST + hint)
+                advice = f"There are: {', '.join(there) or 'none'}.{hint}"
+                raise NotFound(f'{LEVELS[level].title()} "{name}" not found in {path}.', advice)
             path = f"{path}/{found or DEFAULT}".lstrip("/")
         return from_path(path)
 
@@ -298,17 +304,16 @@ class Scopes:
         folder = names.slug(name, "workspace")
         known = self.children(parent)
         taken = {names.same(other) for other in known}
-        if folder in known and self._begun(f"{parent}/{folder}".lstrip("/"), name):
-            taken.discard(folder)
+        if folder in known:
+            path = f"{parent}/{folder}".lstrip("/")
+            places = (self._layout.workspaces, f"{self._layout.memory}/workspaces")
+            found = (self._tree.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
+            # perhaps a process that died was making it for this name: then it is empty or has the name
+            if not any(True for each in found for _ in each) or names.same(self.name(path)) == names.same(name):
+                taken.discard(folder)
         if folder in taken or folder in _RESERVED:
             folder = names.unique(name, "workspace", ignore_case=True)
         return f"{parent}/{folder}".lstrip("/")
-
-    def _begun(self, path: str, name: str) -> bool:
-        """Is this folder being made for this name, perhaps by a process that died? Then it is empty or has the name."""
-        places = (self._layout.workspaces, f"{self._layout.memory}/workspaces")
-        within = (self._tree.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
-        return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
 
     def children(self, path: str) -> list[str]:
         """Return the folder names one level below, workspaces for ""; folders with learnings only count too."""
@@ -359,13 +364,3 @@ class Scopes:
         if len(found) > 1:
             raise Invalid(f'Repository "{name}" is in several domains: {", ".join(found)}.', "Name the domain too.")
         return found[0] if found else ""
-
-    def _unknown(self, level: int, path: str, name: str) -> NotFound:
-        hint = names.close_to(
-            name,
-            [form for folder in self.children(path) for form in (folder, self.name(f"{path}/{folder}".lstrip("/")))],
-        )
-        if level == 0:
-            return NotFound(f'Workspace "{name}" not found.', _LIST + hint)
-        known = ", ".join(self.children(path)) or "none"
-        return NotFound(f'{LEVELS[level].title()} "{name}" not found in {path}.', f"There are: {known}.{hint}")

@@ -167,7 +167,19 @@ def set_up(connection: Connection) -> None:
     for attempt in range(1, _TRIES + 1):
         try:
             with connection.transaction():
-                _set_up(connection)
+                connection.execute(_LOCK)
+                if installed(connection):
+                    return  # another program did it meanwhile
+                known = connection.execute("SELECT rolname FROM pg_roles").fetchall()
+                for role in ROLES:
+                    if (role,) not in known:
+                        connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+                for role in set(ROLES) - set(roles(connection)):
+                    connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
+                connection.execute(f"SET LOCAL ROLE {OWNER}")
+                connection.execute(text("schema.sql"))
+                connection.execute(f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'rows')")
             return
         except pg.LockNotAvailable:
             raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
@@ -186,22 +198,6 @@ def set_up(connection: Connection) -> None:
                 fault = f"The database could not be set up {reason}; nothing was changed."
                 raise Unavailable(fault, "See the server's log, then open it again.") from None
             time.sleep(0.05 * attempt)
-
-
-def _set_up(connection: Connection) -> None:
-    connection.execute(_LOCK)
-    if installed(connection):
-        return  # another program did it meanwhile
-    known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
-    for role in ROLES:
-        if (role,) not in known:
-            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
-    for role in set(ROLES) - set(roles(connection)):
-        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
-    connection.execute(f"SET LOCAL ROLE {OWNER}")
-    connection.execute(text("schema.sql"))
-    connection.execute(f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'records are rows')")
 
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
