@@ -430,7 +430,7 @@ def test_codex_has_the_same_hooks_and_says_that_they_need_approval(home: Home) -
     path = home.path / ".codex/hooks.json"
     assert told["hook"]["file"] == str(path)
     whole = json.loads(path.read_text())
-    assert (list(whole), sorted(whole["hooks"])) == (["hooks"], sorted(EVENTS)), "Codex refuses other fields"
+    assert (list(whole), list(whole["hooks"])) == (["hooks"], list(EVENTS)), "Codex refuses other fields"
     assert all(" hook codex --root " in commands(path, event)[0] for event in LATER)
     checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
     assert (checks["codex hook"]["state"], checks["codex hook"]["next"]) == ("ok", CLIENTS["codex"].trust)

@@ -41,11 +41,12 @@ class _Call(Generic[P, R]):
 class AsyncMemory:
     """One memory, used with `async with`.
 
-    `put keep hide undo get find tail related call prompt stats` are those of `Memory`, to be awaited. `run` awaits any
-    other function; `blocking` is the `Memory` itself.
+    `put put_draft hide undo get find tail related call prompt stats` are those of `Memory`, to be awaited. `run` awaits
+    any other function; `blocking` is the `Memory` itself.
     """
 
-    put, keep, hide, undo = _Call(Memory.put), _Call(Memory.keep), _Call(Memory.hide), _Call(Memory.undo)
+    put, put_draft = _Call(Memory.put), _Call(Memory.put_draft)
+    hide, undo = _Call(Memory.hide), _Call(Memory.undo)
     get, find, tail, related = _Call(Memory.get), _Call(Memory.find), _Call(Memory.tail), _Call(Memory.related)
     call, prompt, stats = _Call(Memory.call), _Call(Memory.prompt), _Call(Memory.stats)
 

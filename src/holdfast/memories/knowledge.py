@@ -196,7 +196,7 @@ class Knowledge:
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
                 if record.scope.path == path and names.same_words(record.text, draft.text or ""):
                     raise AlreadyExists(f"{record.id} says the same.", "Nothing was written.")
-        return self._memory.keep(draft)
+        return self._memory.put_draft(draft)
 
     def set_status(self, plan: Record, status: str, op_id: str = "") -> Receipt:
         """Set the status of a plan and the day of the change, and no other line of its file."""
@@ -204,7 +204,7 @@ class Knowledge:
             raise Invalid(f'status is "{status}".', f"Use one of: {', '.join(PLAN_STATUS)}.")
         if plan.fields.get("status") == status and not self._memory.store.knows_op(op_id):
             return Receipt("unchanged", plan.id, plan.path, plan.version)
-        return self._memory.keep(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
+        return self._memory.put_draft(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
 
 
 class Skills:
@@ -248,11 +248,11 @@ class Skills:
         if draft.expect:
             if not here:
                 raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
-            return self._memory.keep(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
+            return self._memory.put_draft(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
         if here and not self._memory.store.knows_op(draft.op_id):
             what = f'Skill "{_skill_name(here[0])}" already exists in {scope.path}.'
             raise AlreadyExists(what, "Load it first; to replace it, send the version that it has as expect.")
-        return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
+        return self._memory.put_draft(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
 
     def _known(self, scope: Scope) -> list[Record]:
         return self._memory.every(Query(kinds=("skill",), scope=scope, above=True))

@@ -190,7 +190,7 @@ class _Linter:
         written = False
         if self._fix and meant:
             with contextlib.suppress(HoldfastError):  # changed meanwhile, or a layout that only a person can edit
-                self._memory.keep(Draft(id=place.path, fields=meant, expect=version))
+                self._memory.put_draft(Draft(id=place.path, fields=meant, expect=version))
                 written = True
         for flaw in found:
             fixed, fixable = bool(flaw.meant) and written, bool(flaw.meant) and not written

@@ -61,9 +61,9 @@ class Writer:
 
         `given` are the other fields of `Draft`, and those fields of a kind that have a name of their own, as `key`.
         """
-        return self.keep(draft(kind=kind, text=text, **given))
+        return self.put_draft(draft(kind=kind, text=text, **given))
 
-    def keep(self, draft: Draft) -> Receipt:
+    def put_draft(self, draft: Draft) -> Receipt:
         """Write a new record, or change the one that the draft names."""
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:

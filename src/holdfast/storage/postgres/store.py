@@ -412,10 +412,10 @@ class PgStore(Store):
             self._claims.discard(path)
             self._database.write(path, [(_RELEASE, self._lease(path))], durable=False)
 
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         with self._database.transaction(path):
             self._database.send(path, [(_LOCK, {"path": path})])
-            if (dead and self._database.ask(path, _HELD, **self._lease(path))) or keep():
+            if (dead and self._database.ask(path, _HELD, **self._lease(path))) or unless():
                 return False
             with contextlib.suppress(NotFound):
                 self.tree.remove(path)
