@@ -145,7 +145,7 @@ def other(version: int) -> HoldfastError:
         return Unavailable(fault, "Upgrade Holdfast.")
     return Unavailable(
         f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
-        "Export it with the earlier version, then run in that folder: holdfast push ADDRESS-OF-A-NEW-DATABASE",
+        "Export it with the earlier version, then run in that folder: holdfast push --to ADDRESS (of a new database)",
     )
 
 

@@ -108,7 +108,7 @@ class Lexemes:
     """The words of one tenant: each lexeme is the tenant's mark, a letter, and a stem or a name."""
 
     def __init__(self, tenant: str) -> None:
-        digest = hashlib.sha256(f"2 {tenant}".encode()).digest()
+        digest = hashlib.sha256(tenant.encode()).digest()
         self.mark = base64.b32encode(digest)[: LETTER - 1].decode().lower()
 
     def prefix(self, foreign: bool) -> str:
