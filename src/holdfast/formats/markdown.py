@@ -13,7 +13,6 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -21,28 +20,27 @@ from holdfast.errors import Damaged, Invalid, OverBudget
 from holdfast.formats.sections import FENCE, code_lines, lines_of
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
+from holdfast.model.patterns import regex
 from holdfast.model.records import Record
 
 _BOM = "\ufeff"
-_FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
-_CLOSING = re.compile(rf"^{_FENCE.pattern}", re.MULTILINE)
-_KEY = re.compile(
-    r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
-)
+_FENCE = regex(r"---[ \t]*(?:\r\n|\n|\Z)")
+_CLOSING = regex(r"^---[ \t]*(?:\r\n|\n|\Z)", re.MULTILINE)
+_KEY = regex(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)""")
 _RESERVED = "true|false|null|yes|no|on|off|y|n|nan|inf"
-_BARE = re.compile(
+_BARE = regex(
     rf"(?!(?i:{_RESERVED})\Z)[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*(?<! )\Z|\d{{4}}-\d{{2}}-\d{{2}}\Z"
 )
 """Text and dates that YAML reads back unchanged without quotes."""
-_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_BREAKS = regex("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
-_POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
-_BRACKET = re.compile(r"[\[\]{}]")
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_DATED = re.compile(r"\d{6}-(?=.)")
-_INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
-_WIKI = re.compile(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
-_LINK = re.compile(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
+_POSITION = regex(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
+_BRACKET = regex(r"[\[\]{}]")
+_SCHEME = regex(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_DATED = regex(r"\d{6}-(?=.)")
+_INLINE_CODE = regex(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_WIKI = regex(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
+_LINK = regex(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""
@@ -365,6 +363,8 @@ def path_from(source: str, target: str) -> str:
     """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
     if _SCHEME.match(target) or target.startswith(("#", "/")):
         return ""
+    from urllib.parse import unquote
+
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
     return "" if path == ".." or path.startswith("../") else path
 

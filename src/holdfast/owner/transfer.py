@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -26,6 +25,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.formats import jsonl, pages
 from holdfast.formats.encryption import Locked
 from holdfast.model.names import check_text, short_hash
+from holdfast.model.patterns import regex
 from holdfast.model.records import Problem, version_of
 from holdfast.owner import shared
 from holdfast.owner.backup import ROOT_FILES, TRANSFERS, every_file, is_backup, restore
@@ -42,7 +42,7 @@ _MANY, _MUCH = 1_000, 1 << 20
 _SHARED = ("fact", "procedure", "episode", "summary", "entry")
 """Kinds of log entries that name their workspace and move with it. Chat, jobs and traces do not."""
 _MOVES: tuple[Act, ...] = ("new", "changed", "merged", "conflict")
-_LOGIN = re.compile(r"(?<=//)[^@/]*@")
+_LOGIN = regex(r"(?<=//)[^@/]*@")
 _LEFT = (
     "settings, the index and the notes of live runs stay where they are",
     "what was removed on one side is not removed on the other",
