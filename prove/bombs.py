@@ -181,19 +181,10 @@ def _imports(root: str, tally: Tally, share: int) -> None:
         with open(source, "wb") as file:
             file.write(f"{text}\n".encode(errors="surrogatepass"))
         with holdfast.open(root) as memory:
-            for what in ("chat", "claude-code", "codex", "jsonl"):
+            for what in ("claude-code", "codex", "jsonl"):
                 with no_longer_than(_SECONDS):
-                    bring = _chat if what == "chat" else _transcript
-                    tally.attempt(f"{name} as {what}", lambda bring=bring, what=what: bring(memory, what, source))  # type: ignore[misc]
+                    tally.attempt(f"{name} as {what}", lambda what=what: memory.transcripts.bring(what, named(source)))  # type: ignore[misc]
     _look(root, tally, "after all imports", "")
-
-
-def _chat(memory: holdfast.Memory, _: str, source: str) -> object:
-    return memory.chat.bring(named(source))
-
-
-def _transcript(memory: holdfast.Memory, what: str, source: str) -> object:
-    return memory.transcripts.bring(what, named(source))
 
 
 def _arguments(root: str, tally: Tally, share: int) -> None:

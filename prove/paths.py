@@ -285,14 +285,9 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
             )
     root = os.path.join(base, "root")
     with holdfast.open(root) as memory:
-        for what in ("chat", "claude-code", "codex", "jsonl"):
+        for what in ("claude-code", "codex", "jsonl"):
             with no_longer_than(_SECONDS):
-                bring = (
-                    memory.chat.bring
-                    if what == "chat"
-                    else lambda files, what=what: memory.transcripts.bring(what, files)
-                )
-                tally.attempt(f"import {what}", lambda bring=bring: bring(named(source)))  # type: ignore[misc]
+                tally.attempt(f"import {what}", lambda what=what: memory.transcripts.bring(what, named(source)))  # type: ignore[misc]
         found = memory.find("canary", limit=100, kinds=("message", "transcript"))
         tally.check(
             CANARY not in str([hit.record for hit in found]), "what a link in the source leads to was brought in"

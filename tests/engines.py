@@ -13,7 +13,6 @@ _FOLDERS = "a database has no folders without files in them"
 _DISK = "it removes, moves or locks files on disk"
 _TIMES = "it sets the times or permissions of files"
 _GIT = "git works on files"
-_FORK = "connections to a server cannot be used after a fork"
 _INDEX = "it tests the index in .holdfast"
 _VECTORS = "it tests the file of vectors in .holdfast"
 _ELSEWHERE = "it searches files outside the memory, which a database does not have"
@@ -87,7 +86,6 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_steadiness::test_all_is_well_after_a_conflict_was_resolved",
         "test_steadiness::test_no_command_that_tidies_takes_a_file_in_conflict_apart",
     ),
-    _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
         "test_honesty::test_a_write_does_not_build_the_index",
         "test_honesty::test_a_write_does_not_wait_for_an_index_build",

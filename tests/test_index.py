@@ -253,31 +253,6 @@ def test_a_rebuild_swaps_the_index_under_a_reader_that_has_it_open(quarry: tuple
         assert ask(reader) == expected
 
 
-def test_a_fork_with_an_open_connection_harms_neither_parent_nor_child(root: Path) -> None:
-    """The parent is a program of its own, since forking a test runner with threads is unsafe by itself."""
-    program = """
-import holdfast, os, sys
-memory = holdfast.open(sys.argv[1])
-memory.put("episode", "before the fork", session="f")
-assert len(memory.find("fork")) == 1
-child = os.fork()
-for number in range(20):
-    memory.put("episode", f"fork {'parent' if child else 'child'} {number}", session="f")
-    memory.find("fork")
-if not child:
-    memory.close()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-assert len(memory.find("fork", limit=100)) == 41
-assert memory.verify().sound
-memory.close()
-"""
-    subprocess.run([sys.executable, "-c", program, str(root)], check=True)
-    with holdfast.open(root) as memory:
-        assert len(memory.find("fork", limit=100)) == 41
-        assert memory.verify().sound
-
-
 # words are literal
 
 SYNTAX = (

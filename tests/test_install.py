@@ -496,12 +496,12 @@ def test_any_settings_take_our_hook_and_give_it_back(top: dict[str, Any], events
     assert Hooks().find(merged) == said
     assert Hooks(said).merge(merged) == merged
     for event in EVENTS:
-        assert json.loads(merged)["hooks"][event][:-1] == (events or {}).get(event, [])
+        assert json.loads(merged)["hooks"][event][1:] == (events or {}).get(event, [])
     assert json.loads(merged) | {"hooks": 0} == whole | {"hooks": 0}
     assert Hooks().unmerge(merged, text) == text
     changed = Hooks(ours("/c")).merge(merged)
     for event in EVENTS:
-        assert json.loads(changed)["hooks"][event][-1]["hooks"][0]["command"] == ours("/c")[event]
+        assert json.loads(changed)["hooks"][event][0]["hooks"][0]["command"] == ours("/c")[event]
 
 
 def test_what_was_added_beside_our_hook_stays() -> None:

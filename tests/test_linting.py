@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Memory
-from holdfast.cli.upkeep import lint as command
+from holdfast.cli.owner import lint as command
 from holdfast.errors import NotFound
 from holdfast.memories.lint import LintReport, lint
 from holdfast.model.queries import Query

@@ -648,22 +648,6 @@ def test_a_text_that_begins_like_a_day_moves_nothing_to_that_day(root: Path) -> 
     assert said[1][1] == "1999-12-31: old invoice of Acme was found"
 
 
-def test_a_summary_that_was_written_without_its_sentences_is_read_from_its_text(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        mind = memory.mind("s")
-        mind.append("episodic", "one")
-        mind.compact("episodic", keep_last=0)
-        (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
-        line = json.loads(log.read_text())
-        del line["said"]
-        line["text"] = "2020-01-02: Old sentence. And another.\n(3 of 9 entries are in no sentence here.)"
-        log.write_text(json.dumps(line) + "\n")
-        mind.append("episodic", "two")
-        assert mind.compact("episodic", keep_last=0).summary.splitlines()[:2] == [
-            "2020-01-02: Old sentence.", "And another.",
-        ]  # fmt: skip
-
-
 def test_covering_without_a_summary_keeps_what_was_told_before_and_counts_entries(memory: holdfast.Memory) -> None:
     mind = memory.mind("s")
     mind.append("episodic", "The key hangs in room 214. It is red.")

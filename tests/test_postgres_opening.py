@@ -34,7 +34,7 @@ from holdfast.recall import embedders
 from holdfast.roots import make_root, open_folder, open_tree
 from holdfast.storage.postgres import connections, database
 from holdfast.storage.postgres.connections import Statement
-from holdfast.storage.postgres.database import COPYING, OWNER, READER, VERSION, WRITER, Database
+from holdfast.storage.postgres.database import OWNER, READER, VERSION, WRITER, Database
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT, RootGone
 from test_postgres_faults import between
@@ -299,7 +299,7 @@ def test_an_empty_database_is_set_up_by_whoever_comes_first_and_only_once(server
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
     done = server.run("SELECT version FROM holdfast.migrations ORDER BY 1", empty)
-    assert done == [(COPYING,), (VERSION,)]
+    assert done == [(VERSION,)]
     with open_tree(server.at(empty)) as tree:
         assert len(list(tree.walk("", (".md",), lambda _p, _w: None))) == 8
 
@@ -319,6 +319,15 @@ def test_a_newer_schema_is_refused_and_left_alone(server: pgserver.Server, empty
     assert "schema 99" in error.message
     assert error.next_step == "Upgrade Holdfast."
     assert server.run("SELECT max(version) FROM holdfast.migrations", empty) == [(99,)]
+
+
+def test_an_older_schema_is_refused_and_left_alone(server: pgserver.Server, empty: str, here: Path) -> None:
+    Database(server.at(empty)).close()
+    server.run(f"UPDATE holdfast.migrations SET version = {VERSION - 2}", empty)
+    error = refused_everywhere(here, server.at(empty))
+    assert f"schema {VERSION - 2}" in error.message
+    assert "holdfast push" in error.next_step
+    assert server.run("SELECT max(version) FROM holdfast.migrations", empty) == [(VERSION - 2,)]
 
 
 def test_a_set_up_that_fails_changes_nothing(
@@ -634,7 +643,7 @@ def test_where_a_folder_is_wanted_an_address_makes_none_and_is_not_told(
 
 @pytest.mark.parametrize(
     "words",
-    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "import chat {}", "hot link --into {}"],
+    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "hot link --into {}"],
 )  # fmt: skip
 def test_an_address_where_a_file_or_folder_is_needed_is_refused(known: str, here: Path, words: str) -> None:
     """It would be the name of a folder here, and be shown with its password."""
@@ -744,7 +753,7 @@ def test_a_connection_cut_while_opening_is_an_error_with_a_next_step(
         assert moment > 5
 
 
-@pytest.mark.parametrize("words", ["stats", "search tea", "doctor", "token list", "migrate store {}"])
+@pytest.mark.parametrize("words", ["stats", "search tea", "doctor", "token list"])
 def test_a_server_that_stops_while_a_command_opens_causes_no_traceback(
     server: pgserver.Server, empty: str, here: Path, words: str
 ) -> None:

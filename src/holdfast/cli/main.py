@@ -31,8 +31,7 @@ _MODULES = {
     "hook": "context hook",
     "serve": "mcp serve token",
     "setup": "install uninstall doctor",
-    "upkeep": "lint migrate hot",
-    "owner": "history undo forget rollback watch settings trust usage review",
+    "owner": "history undo forget rollback watch settings trust usage review lint migrate hot",
     "transfer": "push pull backup restore export import git",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])

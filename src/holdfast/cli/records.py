@@ -97,7 +97,8 @@ def put(kind: str, text: str | None, **given: Any) -> None:
         text = read_stdin()
     tags = list(given.pop("tags")) or None
     with open_root() as memory:
-        show.receipt(memory.keep(draft(kind=kind, text=text, tags=tags, fields=fields, id=identifier, **given)))
+        made = draft(kind=kind, text=text, tags=tags, fields=fields, id=identifier, **given)
+        show.receipt(memory.put_draft(made))
 
 
 @command()

@@ -7,7 +7,6 @@ history of git.
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.memories.cold import SOURCES, find_sources, named
+from holdfast.memories.cold import SOURCES, find_sources
 from holdfast.model.names import amount
 from holdfast.owner.backup import Copied
 from holdfast.owner.backup import restore as restore_backup
@@ -41,7 +40,6 @@ _PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes
 _PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
 _MERGES = ("pull", "sync", "merge", "rebase", "cherry-pick")
 _OTHERS = ("add", "checkout", "commit", "reset", "restore", "revert", "rm", "stash", "switch")
-_CHAT = "chat"
 _NOTHING = "Nothing was written."
 _scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
 _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
@@ -179,36 +177,23 @@ def _show_copy(source: str, done: Copied, *, dry_run: bool, when: str = "") -> N
 
 
 @command("import")
-@click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
+@click.argument("source", type=click.Choice(SOURCES))
 @click.argument("paths", type=click.Path(), nargs=-1, metavar="[PATH]...")
 @click.option("--workspace", help="Workspace, domain or repository of the conversations.")
 @click.option("--project", default="", help="Use the workspace of this project folder, if any.")
-@click.option("--channel", default="", help="For chat: channel of messages that name none.")
 @_dry_run
-def import_(
-    source: str, paths: tuple[str, ...], workspace: str | None, project: str, channel: str, dry_run: bool
-) -> None:
+def import_(source: str, paths: tuple[str, ...], workspace: str | None, project: str, dry_run: bool) -> None:
     """Import conversations of SOURCE into cold memory.
 
-    They are read from the folder of SOURCE, or from PATH (files or folders). SOURCE chat imports messages of a chat
-    bot, one JSON object per line, into the chat history instead. Nothing is imported twice, so the command can be
-    repeated. Known forms of secrets are removed.
+    They are read from the folder of SOURCE, or from PATH (files or folders). Nothing is imported twice, so the command
+    can be repeated. Known forms of secrets are removed.
     """
-    is_chat = source == _CHAT
-    if is_chat and (workspace or project):
-        raise Invalid("The chat history belongs to no workspace.", "Leave --workspace and --project out.")
-    if not is_chat and channel:
-        raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
-    find = named if is_chat else functools.partial(find_sources, source)
-    files = [file for path in paths or ("",) for file in find(path)]
+    files = [file for path in paths or ("",) for file in find_sources(source, path)]
     with open_root() as memory, show.progress("reading (kB)") as progress:
         if project and not workspace:
             workspace = memory.workspaces.around(project) or None
-        if is_chat:
-            done = memory.chat.bring(files, channel, dry=dry_run)
-        else:
-            done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
-    following = 'holdfast chat search "…"' if is_chat else 'holdfast recall "…" --layers cold'
+        done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
+    following = 'holdfast recall "…" --layers cold'
     known = done.turns - done.added
     numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
     problems = {"skipped": done.skipped, "problems": done.problems}

@@ -1,20 +1,27 @@
-"""A Markdown file with YAML front matter, and replies as YAML.
+"""A Markdown file with YAML front matter, its links, and replies as YAML.
 
 A page is parsed from bytes. `edit` changes only the lines of the given fields and then parses the result to prove that
 nothing else changed. Structured values are written as JSON on one line, which is valid YAML.
+
+Links are `[[name]]`, `[[name|label]]`, `[[name#part]]` and `[label](path.md)`, except in code. A name refers to every
+record with that title, path, file name (with or without its date prefix), key, anchor or alias.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Damaged, Invalid, OverBudget
 from holdfast.formats.sections import FENCE, code_lines, lines_of
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import same
 from holdfast.model.patterns import regex
+from holdfast.model.records import Record
 
 _BOM = "\ufeff"
 _FENCE = regex(r"---[ \t]*(?:\r\n|\n|\Z)")
@@ -29,6 +36,11 @@ _BREAKS = regex("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
 _POSITION = regex(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _BRACKET = regex(r"[\[\]{}]")
+_SCHEME = regex(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_DATED = regex(r"\d{6}-(?=.)")
+_INLINE_CODE = regex(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_WIKI = regex(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
+_LINK = regex(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""
@@ -278,6 +290,83 @@ def _encode(text: str, body: str = "") -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise Invalid(f"The text contains half a character at position {error.start}.", "Send valid Unicode.") from None
+
+
+# Links
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link: the name or address as written, and its line, from 1."""
+
+    target: str
+    line: int
+    wiki: bool
+    part: str = ""
+    """The text after `#` in double brackets."""
+
+
+def find_links(text: str) -> Iterator[Link]:
+    if "[[" not in text and "](" not in text:
+        return
+    if "`" in text or "~~~" in text:
+        lines = lines_of(text)
+        code = code_lines(lines)
+        prose = "".join("\n" if number in code else line for number, line in enumerate(lines, 1)) if code else text
+        text = _INLINE_CODE.sub("", prose)
+    found = [(match, True) for match in _WIKI.finditer(text)] + [(match, False) for match in _LINK.finditer(text)]
+    line, position = 1, 0
+    for match, wiki in sorted(found, key=lambda pair: pair[0].start()):
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        yield Link(match[1].strip(), line, wiki, (match[2] or "").strip() if wiki else "")
+
+
+def link_targets(text: str, source: str) -> tuple[str, ...]:
+    """Return the link targets in the text of the file `source`: names, and paths of Markdown files."""
+    found: dict[str, None] = {}
+    for link in find_links(text):
+        if link.wiki:
+            found[link.target] = None
+            if link.part:
+                found[f"{link.target}#{link.part}"] = None
+        elif (path := path_from(source, link.target)).endswith(".md"):
+            found[path] = None
+    return tuple(found)
+
+
+def link_form(name: str) -> str:
+    """Return the form in which links and names are compared."""
+    return same(name).replace(".md#", "#").removesuffix(".md")
+
+
+def names_of(record: Record) -> tuple[str, ...]:
+    """Return the names that link to a record, in the form in which they are compared."""
+    kind = KINDS[record.kind]
+    if kind.shape == "line":
+        return (link_form(record.key),) if record.key else ()
+    given = [record.id, record.title]
+    folder, _, file = record.path.rpartition("/")
+    if kind.shape == "section":
+        given.append(record.id.rpartition("#")[2])
+    elif record.kind == "overview":
+        given += [folder.rpartition("/")[2], record.scope.path]
+    elif record.kind == "skill":
+        given.append(folder.rpartition("/")[2])
+    else:
+        given += [file, _DATED.sub("", file, count=1)]
+    aliases = record.fields.get("aliases")
+    given += [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
+    return tuple(dict.fromkeys(name for name in map(link_form, given) if name))
+
+
+def path_from(source: str, target: str) -> str:
+    """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
+    if _SCHEME.match(target) or target.startswith(("#", "/")):
+        return ""
+    from urllib.parse import unquote
+
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
+    return "" if path == ".." or path.startswith("../") else path
 
 
 # Replies as YAML

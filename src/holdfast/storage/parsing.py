@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import jsonl, links, markdown, pages, sections, transcripts
+from holdfast.formats import jsonl, markdown, pages, sections, transcripts
 from holdfast.model.kinds import Kind, Place
 from holdfast.model.patterns import regex
 from holdfast.model.records import Mark, Problem, Record, Scope, from_path, text_of, version_of
@@ -61,7 +61,7 @@ def documents(place: Place, document: Document) -> Facts:
         line=1,
         version=document.version,
         hidden=is_archived(fields),
-        links=links.targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
+        links=markdown.link_targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
     )
     return Facts([record], (), problems)
 
@@ -102,7 +102,7 @@ def entries(place: Place, document: Document) -> Facts:
                 line=line,
                 version=section.version,
                 hidden=bool(section.archived),
-                links=links.targets(section.text, place.path),
+                links=markdown.link_targets(section.text, place.path),
             )
         )
     return Facts(records, (), problems)
@@ -210,7 +210,7 @@ def line_record(
         key=key if isinstance(key, str) else "",
         hidden=isinstance(value.get("forgotten"), str),
         order=order,
-        links=links.targets(text, "") if "[[" in text else (),
+        links=markdown.link_targets(text, "") if "[[" in text else (),
     )
     return record, problem
 

@@ -363,10 +363,11 @@ class Store(abc.ABC):
         """End the claim of this process on a log, if it has one."""
 
     @abc.abstractmethod
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         """Remove a log and the copies of its damaged state while it is locked; return whether it is gone.
 
-        It stays if `keep`, called while the log is locked, returns True; and with `dead`, if a live process claimed it.
+        It stays if `unless`, called while the log is locked, returns True; with `dead` also if a live process has
+        claimed it.
         """
 
     def _completed(self, entries: Sequence[Mapping[str, Any]], time: str, op_id: str) -> list[dict[str, Any]]:

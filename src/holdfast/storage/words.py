@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast.formats.links import names_of, normal
+from holdfast.formats.markdown import link_form, names_of
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
 from holdfast.model.patterns import regex
@@ -120,7 +120,7 @@ def ties_of(record: Record) -> list[Tie]:
     if kind.layer not in ("hot", "warm") or not kind.searchable:
         return []
     ties = [(NAME, name) for name in names_of(record)]
-    ties += [(LINK, name) for name in map(normal, record.links) if name]
+    ties += [(LINK, name) for name in map(link_form, record.links) if name]
     ties += [(TAG, name) for name in map(same, record.tags) if name]
     return list(dict.fromkeys(ties))
 
@@ -147,7 +147,7 @@ def related(
 def _names(identifier: str, records: Sequence[Record]) -> Names:
     """Return the ties of an id, or of a name that no record has as its id."""
     if not records:
-        return Names([], [normal(identifier)], [same(identifier)])
+        return Names([], [link_form(identifier)], [same(identifier)])
     found = Names([], [], [])
     for way, name in itertools.chain.from_iterable(map(ties_of, records)):
         found[way - 1].append(name)

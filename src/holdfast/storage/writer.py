@@ -35,9 +35,8 @@ from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
 from holdfast.storage.drafts import SecretPolicy
-from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, changed, write_value
+from holdfast.storage.tree import ABSENT, Scopes, changed, write_value
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,9 +62,9 @@ class Writer:
 
         `given` are the other fields of `Draft`, and those fields of a kind that have a name of their own, as `key`.
         """
-        return self.keep(draft(kind=kind, text=text, **given))
+        return self.put_draft(draft(kind=kind, text=text, **given))
 
-    def keep(self, draft: Draft) -> Receipt:
+    def put_draft(self, draft: Draft) -> Receipt:
         """Write a new record, or change the one that the draft names."""
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:

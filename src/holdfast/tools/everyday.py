@@ -197,7 +197,7 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     if before and before.text == draft.text and not draft.until:
         return _duplicate(call, before, draft)
     try:
-        receipt = call.memory.keep(draft)
+        receipt = call.memory.put_draft(draft)
     except AlreadyExists as error:
         text = (draft.text or "").strip()
         for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):

@@ -59,7 +59,6 @@ class SqliteIndex(search.Questions):
         self._lock = threading.RLock()
         self._db: apsw.Connection | None = None
         self._name = ""
-        self._pid = os.getpid()
         self._local = threading.local()
         self._other: SqliteIndex | None = None
         self._busy_ms = tables.BUSY_MS
@@ -84,15 +83,15 @@ class SqliteIndex(search.Questions):
                 raise Unusable(f"the index cannot be written: {error}") from None
 
     def _open(self) -> apsw.Connection:
-        """Return the connection to the current index; open it again when it was replaced, or after a fork."""
+        """Return the connection to the current index; open it again when it was replaced."""
         if self._db is not None and (not self.folder or self._db.in_transaction or self._is_reading()):
             return self._db
         if not self.folder:
             self._db = tables.create(":memory:", self._identity)
             return self._db
         name = self._current()
-        if name != self._name or self._pid != os.getpid():
-            self._close_replaced()
+        if name != self._name:
+            self._drop()
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
@@ -107,13 +106,8 @@ class SqliteIndex(search.Questions):
             if (db.pragma("user_version"), identity) != (tables.VERSION, self._identity) or not known >= tables.TABLES:
                 db.close()
                 raise Stale("the index was made for another version, root or layout, or is not whole")
-            self._db, self._name, self._pid = db, name, os.getpid()
+            self._db, self._name = db, name
         return self._db
-
-    def _close_replaced(self) -> None:
-        if self._db is not None and self._pid == os.getpid():  # a child process must not close it
-            self._db.close()
-        self._db = None
 
     def _current(self) -> str:
         try:
@@ -135,8 +129,7 @@ class SqliteIndex(search.Questions):
 
     def close(self) -> None:
         with self._lock:
-            if self._pid == os.getpid():
-                self._drop()
+            self._drop()
             if self._other:
                 self._other.close()
                 self._other = None
@@ -172,8 +165,8 @@ class SqliteIndex(search.Questions):
             yield
             return
         with self._lock:
-            if self.folder and (self._pid != os.getpid() or self._name != self._current()):
-                self._close_replaced()
+            if self.folder and self._name != self._current():
+                self._drop()
         self._local.reading = True
         try:
             yield

@@ -240,14 +240,14 @@ class FileStore(Store):
         if claim:
             claim()
 
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         gone = True
 
         def remove(_end: LogEnd) -> bytes:
             nonlocal gone
             release = self.tree.hold(path, self._claims_file) if dead else None
             try:
-                gone = not (dead and release is None) and not keep()
+                gone = not (dead and release is None) and not unless()
                 if gone:
                     for copy in list(log.copies(self.tree, path)):
                         self.tree.remove(copy)
