@@ -31,7 +31,8 @@ _MODULES = {
     "setup": "install uninstall doctor",
     "upkeep": "lint migrate hot",
     "owner": "history undo forget rollback watch settings trust usage review",
-    "transfer": "push pull backup restore export import git",
+    "transfer": "push pull backup restore export import",
+    "git": "git",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 

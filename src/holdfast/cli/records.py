@@ -26,7 +26,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.times import local
-from holdfast.owner import shared
+from holdfast.owner import git, shared
 from holdfast.roots import is_address, make_root, set_up
 
 _ALL = "holdfast verify lists them all"
@@ -51,6 +51,8 @@ def init(path: str | None, template: bool) -> None:
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
+        if git.lacks_driver(location):
+            written += git.setup(location)
     show.json_and_exit({"root": location, "written": written})
     following = 'holdfast put note "What should be remembered" --title "A title"'
     if template:

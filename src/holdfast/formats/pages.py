@@ -208,6 +208,9 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
         if not record.time:
             what = f"[{record.fields['date']}] is not a date of the calendar"
             yield Flaw("error", record.line, what, "date")
+        if sections.OTHER_VERSION.search(record.title) and not record.hidden:
+            what = "a merge kept two versions of this entry: make one of both, then remove or hide the other"
+            yield Flaw("warning", record.line, what, "conflict")
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
             yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.formats import jsonl, prompts, transcripts
+from holdfast.formats import jsonl, markdown, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
 from holdfast.model.kinds import KINDS, ROLES
@@ -145,7 +145,7 @@ class Chat:
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
         try:
-            return self._memory.store.read(self._page).data.decode("utf-8", "replace")
+            return markdown.our_side(self._memory.store.read(self._page).data.decode("utf-8", "replace"))
         except NotFound:
             return ""
 

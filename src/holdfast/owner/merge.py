@@ -74,7 +74,7 @@ def merge_pages(ours: bytes, theirs: bytes, version: str, without: Container[str
     mine, page = (data.decode("utf-8", "surrogateescape") for data in (ours, theirs))
     if markdown.conflict_line(mine) or markdown.conflict_line(page):
         return None
-    mark = f" (other version, {version[:8]})"
+    mark = sections.other_version("", version)
     start, there = markdown.body_start(page), entries(theirs)
     body, before = page[start:], [one.source.rstrip() for one in there]
     known = {*before, *(one.text for one in there if one.title.endswith(mark))}
@@ -87,7 +87,7 @@ def merge_pages(ours: bytes, theirs: bytes, version: str, without: Container[str
             if (one.date, title) in headings:
                 if one.text in known:
                     continue
-                title = f"{title[: sections.MAX_TITLE - 40]}{mark}"
+                title = sections.other_version(title, version)
             body = sections.add(body, one.rendered(title=title))
     except Invalid:
         return None
