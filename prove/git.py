@@ -36,7 +36,7 @@ _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.st
 def campaign(run: Run) -> Iterator[Row]:
     for fault, one in (
         ("plain git pull, commit, stash and checkout beside live writers", _plain),
-        ("holdfast git sync of two clones beside live writers and short commands", _ours),
+        ("holdfast git sync beside live writers and short commands", _ours),
     ):
         tally = Tally(run, fault)
         if missing := lacks("git"):

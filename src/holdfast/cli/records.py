@@ -51,8 +51,8 @@ def init(path: str | None, template: bool) -> None:
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
-        if git.lacks_driver(location):
-            written += git.setup(location)
+        with contextlib.suppress(Unavailable):  # doctor reports it
+            written += git.setup(location) if git.lacks_driver(location) else []
     show.json_and_exit({"root": location, "written": written})
     following = 'holdfast put note "What should be remembered" --title "A title"'
     if template:

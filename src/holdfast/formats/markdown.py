@@ -159,7 +159,7 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     text = _decode(data)
     before = parse(data)
     if before.fault:
-        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Fix it by hand first.")
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Fix the front matter by hand first.")
     old = before.fields
     changes = {  # 1 and true differ in a file
         name: value

@@ -39,16 +39,21 @@ def setup(root: str) -> list[str]:
     inside = _read(root, "rev-parse", "--show-prefix")
     if inside is None:
         raise Invalid(f"{root} is not in a git repository.", f"Run: git init {shlex.quote(root)}")
-    changed = extend(root, ".gitattributes", ATTRIBUTES)
-    for name, driver in merge_driver.commands().items():
-        if _driver_of(root, name) != driver:
-            _read(root, "config", f"merge.{name}.name", "merge of Holdfast")
-            _read(root, "config", f"merge.{name}.driver", driver)
-            changed.append(f"merge.{name}.driver")
-    folder, file = os.path.split(os.path.join(root, _read(root, "rev-parse", "--git-path", "info/attributes") or ""))
-    os.makedirs(folder, exist_ok=True)  # its lines count more than those of .gitattributes
-    lines = (f'"/{inside}**/*.jsonl" merge={merge_driver.LOGS}',)
-    return changed + [f"info/{name}" for name in extend(folder, file, lines)]
+    try:
+        changed = extend(root, ".gitattributes", ATTRIBUTES)
+        for name, driver in merge_driver.commands().items():
+            if _driver_of(root, name) != driver:
+                changed.append(f"merge.{name}.driver")
+                if _read(root, "config", changed[-1], driver) is None:
+                    raise Unavailable(
+                        "git could not change its configuration.", "Check the permissions of .git/config."
+                    )
+        folder = os.path.join(root, _read(root, "rev-parse", "--git-path", "info") or "")
+        os.makedirs(folder, exist_ok=True)
+        lines = (f'"/{inside}**/*.jsonl" merge={merge_driver.LOGS}',)  # they count more than those of .gitattributes
+        return changed + [f"info/{name}" for name in extend(folder, "attributes", lines)]
+    except OSError as error:
+        raise Unavailable(f"{error.filename}: {error.strerror}.", "Check its permissions.") from None
 
 
 def lacks_driver(root: str) -> bool | None:
@@ -153,7 +158,10 @@ def _is_marked(memory: Core, path: str) -> bool:
 
 
 def _unmerged(root: str) -> list[str]:
-    return (_read(root, "diff", "--name-only", "--diff-filter=U", "-z") or "").split("\0")[:-1]
+    """Return the files with conflicts in the whole repository, as paths from the root of the memory."""
+    paths = (_read(root, "diff", "--name-only", "--diff-filter=U", "-z") or "").split("\0")[:-1]
+    up = _read(root, "rev-parse", "--show-cdup") or ""
+    return [os.path.normpath(up + path) for path in paths]
 
 
 def _conflict(paths: list[str]) -> Conflict:
