@@ -75,7 +75,7 @@ def _ours(run: Run, folder: str, tally: Tally) -> None:
     let_go(*writers)
     mine = Recording(*writers)
     theirs, end, number = History(), time.monotonic() + seconds, 0
-    while time.monotonic() < end:
+    while number < 2 or time.monotonic() < end:
         _write(there, number, theirs, _ALL)
         number += 1
         if number % 2:  # else both sync at the same time
