@@ -373,6 +373,7 @@ def test_a_conflict_is_never_read_and_the_reader_is_told(pair: tuple[Path, Path]
             assert hit.record.fields["mergeConflict"] == step.format(hit.record.path)
         assert not memory.find('"Their stones"')
         assert step.format(NOTE) in str(memory.call("recall", {"query": "stones"})["warnings"])
+        assert step.format(NOTE) in memory.call("read", {"id": NOTE})["text"]
         assert {problem.path for problem in memory.verify().damage} == {NOTE, DECISIONS}
         for write in (
             functools.partial(memory.put, "decision", "Marble.", title="New"),
@@ -404,6 +405,13 @@ def test_the_text_before_both_changes_is_not_read_either(pair: tuple[Path, Path]
     edit(here, NOTE, "Two.\n", "<<<<<<< ours\nOurs.\n||||||| base\nTwo.\n=======\nTheirs.\n>>>>>>> theirs\n")
     with holdfast.open(here) as memory:
         assert memory.get(NOTE).text == "One.\n\nOurs.\n\nThree.\n\nFour."
+
+
+def test_a_conflict_inside_a_conflict_is_not_read(pair: tuple[Path, Path]) -> None:
+    here, _ = pair
+    edit(here, NOTE, "Two.\n", f"<<<<<<< ours\n{MARKED}=======\nOther stones.\n>>>>>>> theirs\n")
+    with holdfast.open(here) as memory:
+        assert memory.get(NOTE).text == "One.\n\nOur stones.\n\nThree.\n\nFour."
 
 
 @pytest.mark.parametrize(

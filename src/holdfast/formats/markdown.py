@@ -34,6 +34,8 @@ _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
 _POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _BRACKET = re.compile(r"[\[\]{}]")
+_MOST_NESTED = 10
+"""How many conflicts may be inside each other, as when a file is merged again before a conflict in it is resolved."""
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""
@@ -92,10 +94,14 @@ def conflict_in(data: bytes) -> int:
 
 def our_side(text: str) -> str:
     """Return a text without its conflicts; of each, our side stays."""
-    found, lines = list(_conflicts(text)), lines_of(text)
-    for begun, parted, ended in reversed(found):
-        lines[begun - 1 : ended] = lines[begun : parted - 1]
-    return "".join(lines) if found else text
+    for _ in range(_MOST_NESTED):
+        if not (found := list(_conflicts(text))):
+            break
+        lines = lines_of(text)
+        for begun, parted, ended in reversed(found):
+            lines[begun - 1 : ended] = lines[begun : parted - 1]
+        text = "".join(lines)
+    return text
 
 
 def check_resolved(path: str, data: bytes) -> None:

@@ -108,8 +108,10 @@ def sync(memory: Core, options: Sequence[str], say: Say) -> int:
             what = f"The remote {remote} could not be reached" if remote else "The repository has no remote"
             step = "Run it again later: holdfast git sync" if remote else "Add one: git remote add origin URL"
             raise Unavailable(f"{what}: what changed is committed here, and nothing was pulled or pushed.", step)
+        if code:
+            return code
         tracks = [] if _read(root, "config", "--get", f"branch.{branch}.merge") else ["--set-upstream"]
-        code = code or _call(root, "push", *quiet, *tracks, remote, f"HEAD:refs/heads/{target}")
+        code = _call(root, "push", *quiet, *tracks, remote, f"HEAD:refs/heads/{target}")
         if not code:
             break
     return code
@@ -129,10 +131,9 @@ def _commit(memory: Core, root: str, say: Say) -> None:
     if left := _unmerged(root):
         raise _conflict(left)
     code = _call(root, "add", "--all", "--", ".")
-    status = (
-        _read(root, "diff", "--cached", "--name-status", "--no-renames", "--relative", "-z", "--", ".") or ""
-    ).split("\0")
-    changes = dict(zip(status[1::2], status[::2], strict=False))
+    status = _read(root, "diff", "--cached", "--name-status", "--no-renames", "--relative", "-z", "--", ".") or ""
+    words = status.split("\0")  # a letter and a path for each file
+    changes = dict(zip(words[1::2], words[::2], strict=False))
     if left := [path for path in changes if _is_marked(memory, path)]:
         raise _conflict(left)
     counts = Counter(changes.values())
