@@ -26,7 +26,6 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.times import local
-from holdfast.owner import git, shared
 from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
@@ -46,6 +45,8 @@ def init(path: str | None, template: bool) -> None:
 
     PATH is a folder or the address of a database: postgresql://… Existing files are not overwritten.
     """
+    from holdfast.owner import git
+
     given = path or given_root() or "."
     if is_address(given):
         location, written = set_up(given, template)
@@ -110,6 +111,8 @@ def get(id: str) -> None:
 
     An ID is a path, path#entry or the id of a log entry; shared:ID is a record of the shared memory.
     """
+    from holdfast.owner import shared
+
     with open_root() as memory:
         record = memory.get(id)
         store = shared.NAME if memory.shared and id.startswith(shared.PREFIX) else ""

@@ -17,12 +17,13 @@ from pathlib import Path
 from holdfast.errors import Unavailable
 from holdfast.formats import three_way
 from holdfast.formats.three_way import Merged, Sides
+from holdfast.model.patterns import regex
 
 PAGES, LOGS = "holdfast", "holdfast-log"
 """The names of the drivers in the settings of git and in its attributes."""
 CONFLICT = 100
 """The exit code when a person has to resolve a conflict; a program that fails has another one."""
-_DATED = re.compile(r"(?:.*/)?(?:decisions|lessons)(?:-\d{4})?\.md", re.DOTALL)
+_DATED = regex(r"(?:.*/)?(?:decisions|lessons)(?:-\d{4})?\.md", re.DOTALL)
 
 
 def commands() -> dict[str, str]:
