@@ -149,7 +149,7 @@ def _journal() -> None:
 
 
 def _git_lock() -> None:
-    _put(importlib.import_module("holdfast.cli.transfer"), hold=lambda *_given: None)
+    _put(importlib.import_module("holdfast.owner.git"), hold=lambda *_given: None)
 
 
 def _confirmation() -> None:

@@ -622,7 +622,7 @@ def test_broken_front_matter_is_told_with_its_line_and_the_text_is_found(
         if line:
             assert problem.line == line
         assert places(memory.refresh().problems) == places([problem])
-        with pytest.raises(HoldfastError, match=r"Line|front matter"):
+        with pytest.raises(HoldfastError, match=r"Line|front matter|merge conflict"):
             memory.put(id=path, fields={"status": "new"})
     assert file.read_bytes() == data
 

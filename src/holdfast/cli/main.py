@@ -32,7 +32,8 @@ _MODULES = {
     "serve": "mcp serve token",
     "setup": "install uninstall doctor",
     "owner": "history undo forget rollback watch settings trust usage review lint migrate hot",
-    "transfer": "push pull backup restore export import git",
+    "transfer": "push pull backup restore export import",
+    "git": "git",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 Maker = Callable[[], click.Command]

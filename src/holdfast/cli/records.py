@@ -45,12 +45,16 @@ def init(path: str | None, template: bool) -> None:
 
     PATH is a folder or the address of a database: postgresql://… Existing files are not overwritten.
     """
+    from holdfast.owner import git
+
     given = path or given_root() or "."
     if is_address(given):
         location, written = set_up(given, template)
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
+        with contextlib.suppress(Unavailable):  # doctor reports it
+            written += git.setup(location) if git.lacks_driver(location) else []
     show.json_and_exit({"root": location, "written": written})
     following = 'holdfast put note "What should be remembered" --title "A title"'
     if template:

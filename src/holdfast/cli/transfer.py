@@ -1,14 +1,7 @@
-"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export`, `import` and `git`.
-
-While git runs, writers wait, because it takes the lock on the root folder alone, which every write shares. The index
-knows the entries of each log before and after a merge; those that are missing afterwards are appended again from the
-history of git.
-"""
+"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export` and `import`."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import click
@@ -20,9 +13,7 @@ from holdfast.memories.cold import SOURCES, find_sources
 from holdfast.model.names import amount
 from holdfast.owner.backup import Copied
 from holdfast.owner.backup import restore as restore_backup
-from holdfast.owner.history import repair
 from holdfast.owner.transfer import Moved, Tally
-from holdfast.storage.files.descriptors import hold
 
 _SHOWN = 20
 _MEANING = {
@@ -38,8 +29,6 @@ _MEANING = {
 """What becomes of a document or of entries."""
 _PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes": "ours"}
 _PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
-_MERGES = ("pull", "sync", "merge", "rebase", "cherry-pick")
-_OTHERS = ("add", "checkout", "commit", "reset", "restore", "revert", "rm", "stash", "switch")
 _NOTHING = "Nothing was written."
 _scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
 _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
@@ -206,39 +195,3 @@ def import_(source: str, paths: tuple[str, ...], workspace: str | None, project:
         click.echo(f"{size}: {done.added} {added}, {known} already there, {skipped} skipped.")
         click.echo(_NOTHING if dry_run else f"Search them: {following}")
     show.warnings(done.problems, 10, "--json lists the first hundred")
-
-
-@command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("verb", type=click.Choice([*_MERGES, *_OTHERS]), metavar="COMMAND")
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF GIT]...")
-def git(verb: str, rest: tuple[str, ...]) -> None:
-    """Run git in the memory while all writers wait.
-
-    `sync` commits everything, pulls and pushes. Entries that a merge drops are appended again. No editor is opened:
-    give messages with -m. --root comes before COMMAND, the options of git after it.
-    """
-    with open_root() as memory:
-        root = memory.folder("git")
-        memory.refresh()  # the index knows the entries of each log; after a merge, repair compares with it
-        code = _git(root, "fetch") if verb in ("pull", "sync") else 0  # without the lock: it may take long
-        fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-        hold(fd, memory.settings.limits.lock_seconds, root)
-        memory.refresh()
-        words = [verb, *rest]
-        if verb == "sync":
-            code = code or _git(root, "add", "--all")
-            if not code and _git(root, "diff", "--cached", "--quiet"):
-                code = _git(root, "commit", "--quiet", "--message=Update the memory")
-            words = ["pull", "--no-rebase", "--no-edit", *rest]
-        code = code or _git(root, *words)
-        os.close(fd)
-        for path, done in repair(memory).items() if verb in _MERGES else ():
-            click.echo(f"{path}: after git {verb}, {done}", err=True)
-        sys.exit(code or (_git(root, "push") if verb == "sync" else 0))
-
-
-def _git(root: str, *words: str) -> int:
-    try:
-        return subprocess.call(["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"})
-    except FileNotFoundError:
-        raise Unavailable("git is not installed.", "Install it, for example: apt install git") from None

@@ -5,6 +5,9 @@ nothing else changed. Structured values are written as JSON on one line, which i
 
 Links are `[[name]]`, `[[name|label]]`, `[[name#part]]` and `[label](path.md)`, except in code. A name refers to every
 record with that title, path, file name (with or without its date prefix), key, anchor or alias.
+
+A page in which git left a conflict is read without it: of each conflict our side stays, which is the text from before
+the merge, as far as the two differ. The rest of the page is what git merged.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from holdfast.model.names import same
 from holdfast.model.patterns import regex
 from holdfast.model.records import Record
 
+CONFLICT = "an unresolved merge conflict"
 _BOM = "\ufeff"
 _FENCE = regex(r"---[ \t]*(?:\r\n|\n|\Z)")
 _CLOSING = regex(r"^---[ \t]*(?:\r\n|\n|\Z)", re.MULTILINE)
@@ -41,6 +45,8 @@ _DATED = regex(r"\d{6}-(?=.)")
 _INLINE_CODE = regex(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
 _WIKI = regex(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
 _LINK = regex(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
+_MOST_NESTED = 10
+"""How many conflicts may be inside each other, as when a file is merged again before a conflict in it is resolved."""
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""
@@ -62,17 +68,20 @@ class Page(msgspec.Struct, frozen=True):
         return self.front or {}
 
 
-def parse(data: bytes) -> Page:
-    """Parse a file; a fault in the front matter is reported in the page, and the body is still available."""
+def parse(data: bytes, *, verbatim: bool = False) -> Page:
+    """Parse a file; a fault in the front matter is reported in the page, and the body is still available.
+
+    If it is `verbatim`, the marks of a conflict are text.
+    """
     fault, bad = "", 0
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
         fault, bad = f"not UTF-8 at byte {error.start}", data.count(b"\n", 0, error.start) + 1
-    conflict = conflict_line(text)
+    conflict = 0 if verbatim else conflict_line(text)
     if conflict:
-        fault, bad = "an unresolved merge conflict", conflict
+        fault, bad, text = CONFLICT, conflict, our_side(text)
     _, opening, block, rest = _split(text)
     if opening is None:
         return Page(None, text.removeprefix(_BOM), 1, fault, bad, conflict)
@@ -85,25 +94,59 @@ def parse(data: bytes) -> Page:
 
 
 def conflict_line(text: str) -> int:
-    """Return the line of an unresolved git conflict, 0 if there is none."""
-    if "<<<<<<< " not in text or ">>>>>>> " not in text:
-        return 0
+    """Return the line of the first unresolved git conflict, 0 if there is none."""
+    return next((begun for begun, _, _ in _conflicts(text)), 0)
+
+
+def conflict_in(data: bytes) -> int:
+    """Return the line of the first unresolved git conflict in a file, 0 if there is none."""
+    return conflict_line(data.decode("utf-8", "replace")) if b"<<<<<<<" in data else 0
+
+
+def our_side(text: str) -> str:
+    """Return a text without its conflicts; of each, our side stays."""
+    for _ in range(_MOST_NESTED):
+        if not (found := list(_conflicts(text))):
+            break
+        lines = lines_of(text)
+        for begun, parted, ended in reversed(found):
+            lines[begun - 1 : ended] = lines[begun : parted - 1]
+        text = "".join(lines)
+    return text
+
+
+def check_resolved(path: str, data: bytes) -> None:
+    """Refuse a document in which git left a conflict."""
+    if line := conflict_in(data):
+        raise Damaged(f"{path}:{line}: {CONFLICT}.", how_to_resolve(path))
+
+
+def how_to_resolve(path: str) -> str:
+    return f"Resolve the conflict in {path}, then: git add {path}"
+
+
+def _conflicts(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the numbers, from 1, of the lines where a conflict begins, our side of it ends, and the conflict ends."""
+    if "<<<<<<<" not in text or ">>>>>>>" not in text:
+        return
     lines = lines_of(text)
     code: set[int] | None = None
-    begun, parted, fenced = 0, False, False
+    begun, parted, based, fenced = 0, 0, 0, False
     for number, line in enumerate(lines, 1):
-        if line.startswith("<<<<<<< "):
-            begun, parted, fenced = number, False, False
+        mark = line[:8].rstrip()
+        if mark == "<<<<<<<":
+            begun, parted, based, fenced = number, 0, 0, False
+        elif begun and not parted and mark == "|||||||":
+            based = based or number  # the text before both changes, up to the mark between the sides
         elif begun and line.rstrip() == "=======":
-            parted = True
-        elif begun and parted and line.startswith(">>>>>>> "):
+            parted = parted or number
+        elif begun and parted and mark == ">>>>>>>":
             code = code_lines(lines) if code is None else code
             if fenced or begun not in code or number not in code:
-                return begun  # otherwise one code block contains it as an example
+                yield begun, based or parted, number  # otherwise one code block contains it as an example
             begun = 0
         elif FENCE.match(line):
             fenced = True  # an example has no fence inside
-    return 0
 
 
 def line_of(head: str, field: str) -> int:
@@ -133,8 +176,7 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     text = _decode(data)
     before = parse(data)
     if before.fault:
-        advice = "Resolve it first." if before.conflict else "Fix the front matter by hand first."
-        raise Damaged(f"Line {before.fault_line}: {before.fault}.", advice)
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Fix the front matter by hand first.")
     old = before.fields
     changes = {  # 1 and true differ in a file
         name: value

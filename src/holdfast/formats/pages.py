@@ -210,6 +210,9 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
         if not record.time:
             what = f"[{record.fields['date']}] is not a date of the calendar"
             yield Flaw("error", record.line, what, "date")
+        if sections.OTHER_VERSION.search(record.title) and not record.hidden:
+            what = "a merge kept two versions of this entry: make one of both, then remove or hide the other"
+            yield Flaw("warning", record.line, what, "conflict")
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
             yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")
@@ -285,7 +288,7 @@ def merge(source: bytes, target: bytes, version: str, without: Container[str] = 
     given, page = (data.decode("utf-8", "surrogateescape") for data in (source, target))
     if markdown.conflict_line(given) or markdown.conflict_line(page):
         return None
-    mark = f" (other version, {version[:8]})"
+    mark = sections.other_version("", version)
     start, there = markdown.body_start(page), entries(target)
     body, before = page[start:], [one.source.rstrip() for one in there]
     known = {*before, *(one.text for one in there if one.title.endswith(mark))}
@@ -298,7 +301,7 @@ def merge(source: bytes, target: bytes, version: str, without: Container[str] = 
             if (one.date, title) in headings:
                 if one.text in known:
                     continue
-                title = f"{title[: sections.MAX_TITLE - 40]}{mark}"
+                title = sections.other_version(title, version)
             body = sections.add(body, one.rendered(title=title))
     except Invalid:
         return None

@@ -34,6 +34,8 @@ _FIELD = regex(
     r"\*\*(Category|Tags|Supersedes|Superseded by|Archived|Until(?=:\*\*[ \t]*\d{4}-\d\d-\d\d\s*\Z)):\*\*(.*)",
     re.DOTALL,
 )
+OTHER_VERSION = regex(r" \(other version, [0-9a-f]{8}\)\Z")
+"""The end of the title of an entry that a merge kept beside another version of it."""
 _CONTROL = regex(r"[\x00-\x1f\x7f]")
 _RULE = regex(r"(?:\A|\n)---[ \t]*\Z")
 _BLANK = " \t\r\n"
@@ -238,6 +240,11 @@ def add(text: str, entry: str) -> str:
         return text + ("" if text.endswith("\n") or not text else newline) + entry
     gap = "" if text.endswith(newline * 2) else newline if text.endswith("\n") else newline * 2
     return text + gap + entry
+
+
+def other_version(title: str, version: str) -> str:
+    """Return the title under which a version is kept beside another one."""
+    return f"{title[: MAX_TITLE - 40]} (other version, {version[:8]})"
 
 
 def _entries(text: str) -> Iterator[tuple[int, int, str]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import Invalid, NotFound
-from holdfast.formats import prompts
+from holdfast.formats import markdown, prompts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import SUFFIX
 from holdfast.model.kinds import KINDS, ROLES
@@ -111,7 +111,7 @@ class Chat:
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
         try:
-            return self._memory.store.read(self._page).data.decode("utf-8", "replace")
+            return markdown.our_side(self._memory.store.read(self._page).data.decode("utf-8", "replace"))
         except NotFound:
             return ""
 

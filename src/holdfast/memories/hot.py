@@ -76,7 +76,7 @@ class Hot:
         found, texts = list[Finding](), dict[str, str]()
         for path, document in self._documents(found):
             if self._is_ours(path):
-                text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
+                text = markdown.our_side(document.data.decode("utf-8", "replace").removeprefix("\ufeff"))
                 texts[path] = _plain(pages.without_budget(text[markdown.body_start(text) :]))
         return texts, [one for one in found if one.level == "error" and one.path.startswith(self._folder)]
 

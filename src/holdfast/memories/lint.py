@@ -140,7 +140,7 @@ class _Linter:
         if (other := pages.conflict_of(path)) and other[0] in self.paths:
             self._warn(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
         text = self._text(path, document.data)
-        page = markdown.parse(text.encode("utf-8"))
+        page = markdown.parse(text.encode("utf-8"), verbatim=kind.write_once)
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)
         if kind.write_once:

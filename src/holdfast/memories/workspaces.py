@@ -256,7 +256,7 @@ class States:
         known = set() if warnings is None else self._versions(path)
         if known and document.version not in known and warnings is not None:
             warnings.append(f"{path} was edited after it was saved: this is the edited text.")
-        page = markdown.parse(document.data)
+        page = markdown.parse(document.data, verbatim=True)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,

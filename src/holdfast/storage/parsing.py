@@ -36,10 +36,9 @@ class Facts(msgspec.Struct, frozen=True):
 
 def documents(place: Place, document: Document) -> Facts:
     """Read a Markdown file that is one record."""
-    page = markdown.parse(document.data)
-    fields = page.fields
     kind = place.kind
-    problems = _faults(place, page) if not (kind.write_once and page.conflict) else []
+    page = markdown.parse(document.data, verbatim=kind.write_once)
+    fields, problems = page.fields, _faults(place, page)
     for name, values in kind.choices.items():
         if name in fields and fields[name] not in values:
             head = document.data[: len(document.data) - len(page.body.encode())].decode("utf-8", "replace")
@@ -57,7 +56,8 @@ def documents(place: Place, document: Document) -> Facts:
         tags=_tags(fields.get("tags")),
         time=normal(fields.get(kind.time)) or (normal(from_prefix(place.name)) if kind.dated else "") or changed,
         updated=normal(fields.get("updated")) or changed,
-        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")},
+        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")}
+        | _notice(place, page),
         line=1,
         version=document.version,
         hidden=is_archived(fields),
@@ -98,7 +98,7 @@ def entries(place: Place, document: Document) -> Facts:
                 text=section.text,
                 tags=section.tags,
                 time=normal(section.date),
-                fields={name: value for name in _SECTION if (value := getattr(section, name))},
+                fields={name: value for name in _SECTION if (value := getattr(section, name))} | _notice(place, page),
                 line=line,
                 version=section.version,
                 hidden=bool(section.archived),
@@ -109,7 +109,13 @@ def entries(place: Place, document: Document) -> Facts:
 
 
 def _faults(place: Place, page: markdown.Page) -> list[Problem]:
-    return [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+    step = f"; only our side of it is read. {markdown.how_to_resolve(place.path)}" if page.conflict else ""
+    return [Problem(place.path, page.fault + step, page.fault_line)] if page.fault else []
+
+
+def _notice(place: Place, page: markdown.Page) -> dict[str, Any]:
+    """Return the field that tells the reader of a record of a conflict in its file."""
+    return {"mergeConflict": markdown.how_to_resolve(place.path)} if page.conflict else {}
 
 
 def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, markdown
 from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
@@ -181,9 +181,11 @@ class Store(abc.ABC):
         for _ in attempts(path):
             before, current = (ABSENT, None) if expect == ABSENT else self._now(path)
             try:
+                markdown.check_resolved(path, current or b"")
                 if expect not in (ABSENT, ANY, before):
                     raise changed(path, expect)
                 made = make(current)
+                self._check_marks(path, made.data)
                 self.check_size(path, made.data)
             except HoldfastError:
                 if repeated := self.applied(op_id, path):
@@ -213,6 +215,8 @@ class Store(abc.ABC):
         self, path: str, *, expect: str, op_id: str = "", keep: bool = True, note: Mapping[str, Any] = {}
     ) -> None:
         """Remove a document of this version; with `keep` its text stays in the history."""
+        if keep:
+            markdown.check_resolved(path, self._now(path)[1] or b"")
         self._replace(path, None, expect, {"path": path, "before": expect, **note}, op_id, keep=keep)
 
     @abc.abstractmethod
@@ -243,6 +247,12 @@ class Store(abc.ABC):
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > (most := self.settings.limits.document_bytes):
             raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
+
+    def _check_marks(self, path: str, data: bytes) -> None:
+        """Refuse a text that would be read as one in which git left a conflict."""
+        place = self.layout.classify(path)
+        if place and not place.kind.write_once and (line := markdown.conflict_in(data)):
+            raise Invalid(f"Line {line} begins what looks like a merge conflict.", "Put it into a code block: ```")
 
     def _now(self, path: str) -> tuple[str, bytes | None]:
         try:

@@ -368,7 +368,7 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
-            start = _body_of(path, text)
+            start = markdown.body_start(text)
             before = sections.parse(text[start:])
             for other in before:
                 if same_words(other.text, section.text) and not other.archived:
@@ -390,7 +390,7 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or b"").decode("utf-8", "surrogateescape")
-            start = _body_of(record.path, text)
+            start = markdown.body_start(text)
             found = [section for section in sections.parse(text[start:]) if section.anchor == anchor]
             if not found:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
@@ -537,13 +537,6 @@ def check_op(op_id: str) -> None:
 def _as_text(data: Any) -> str:
     """Return a value as text."""
     return data if isinstance(data, str) else jsonl.render({"": data})[4:-2].decode()
-
-
-def _body_of(path: str, text: str) -> int:
-    """Return where the entries of a file start; Damaged when git left a merge conflict in it."""
-    if line := markdown.conflict_line(text):
-        raise Damaged(f"{path}:{line}: an unresolved merge conflict; nothing was written.", "Resolve it first.")
-    return markdown.body_start(text)
 
 
 def _check_hidden(record: Record, hidden: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.formats import markdown
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
 from holdfast.model.records import HALF, Problem, Record, from_path
@@ -303,6 +304,11 @@ class Questions:
             " + (SELECT count(*) FROM records INDEXED BY records_alone WHERE alone)"
         )
         return int(found)
+
+    def conflicts(self) -> list[Problem]:
+        """Return the conflicts that git left, a few of them."""
+        sql = "SELECT path, what, line FROM problems JOIN files USING (file) WHERE what LIKE ? ORDER BY path LIMIT 5"
+        return [Problem(*row) for row in self._rows(sql, (f"{markdown.CONFLICT}%",))]
 
     def hidden_in(self, path: str) -> dict[str, bool]:
         """Return for each id or key with marks in a log whether the newest mark hides it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, markdown
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
@@ -275,9 +275,11 @@ class FileStore(Store):
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
             return found[0]
-        here = parsing.page(place, self.read(path)).records
+        document = self.read(path)
+        here = parsing.page(place, document).records
         record = next((record for record in here if record.id == identifier), None)
         if record is None:
+            markdown.check_resolved(path, document.data)
             raise unknown(identifier)
         if not place.kind.write_once:
             return record
@@ -362,9 +364,11 @@ class FileStore(Store):
             done = self._sync.ensure_current(where, searching=not terms.empty)
             while self._reports:
                 reports.append(self._reports.pop())
+            damaged = self._index.problem_count()
+            problems = [*done.problems, *reports, *(self._index.conflicts() if damaged else ())]
             found = self._candidates(
-                query, terms, where, plain, as_of=done.as_of or now, behind=done.behind,
-                problems=[*done.problems, *reports], damaged=self._index.problem_count(),
+                query, terms, where, plain, as_of=done.as_of or now, behind=done.behind, problems=problems,
+                damaged=damaged,
             )  # fmt: skip
             return use(found)
 
