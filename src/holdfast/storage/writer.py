@@ -164,8 +164,8 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(drafts.front(kind, draft), draft.text or "")
         self.store.check_size(path, data)
-        ledger = f"{path.rpartition('/')[0]}/{LEDGER}"
-        entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
+        folder, _, name = path.rpartition("/")
+        ledger, entry = f"{folder}/{LEDGER}", dict[str, Any]()
         if kind.write_once:
             if repeated := self.store.applied(draft.op_id, path):
                 return repeated
@@ -173,6 +173,7 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
+            entry = {"state": name, "name": draft.title, "version": version_of(data)}
             self.store.append(ledger, [entry])  # first: after a crash, verify reports an entry without its file
         try:
             return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Record, path_of, version_of
+from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Candidates
@@ -117,7 +117,7 @@ class FileStore(Store):
             if data is None and not keep:  # erasing for good must be on record
                 raise
         if data is not None and keep:
-            self.tree.keep_copy(path, data, self.kept(version_of(data)))
+            self.tree.keep_copy(path, data, self.kept(entry["after"]))
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
