@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -149,14 +149,11 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
 
 
 def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool = False) -> None:
-    """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
+    """Add what was read from a file, or replace everything that is known of it but its unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:
-        there = db.execute("SELECT row, record FROM records WHERE file = ? ORDER BY row", (file,))
-        same = itertools.takewhile(lambda pair: pair[0][1] == record_out(pair[1]), zip(there, records, strict=False))
-        kept = [row for (row, _), _ in same]  # with their words and vectors
-        records = records[len(kept) :]
-        targets |= _clear(db, file, max(kept, default=0))
+        records, kept = _changed(db, file, records)
+        targets |= _clear(db, file, kept)
     db.execute(
         "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
         (path, seen_out(seen)),
@@ -177,6 +174,25 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
     )
 
 
+def _changed(db: apsw.Connection, file: int, records: Sequence[Record]) -> tuple[list[Record], set[int]]:
+    """Return the records that changed, and the rows of the others, which keep their words; their lines are updated."""
+    found: Iterable[Row] = db.execute("SELECT id, row, record FROM records WHERE file = ?", (file,))
+    there = {identifier: (row, blob) for identifier, row, blob in found}
+    changed, kept = list[Record](), set[int]()
+    for record in records:
+        row, blob = there.pop(record.id, (0, b""))
+        if row and blob != (made := record_out(record)):
+            if made != record_out(msgspec.structs.replace(record_in(blob), line=record.line)):
+                row = 0
+            else:
+                db.execute("UPDATE records SET record = ? WHERE row = ?", (made, row))
+        if row:
+            kept.add(row)
+        else:
+            changed.append(record)
+    return changed, kept
+
+
 def remove(db: apsw.Connection, path: str) -> None:
     """Remove a file and everything that was read from it."""
     file = file_of(db, path)
@@ -193,13 +209,13 @@ def _apply(db: apsw.Connection, file: int, targets: Iterable[str]) -> None:
         _set_hidden(db, "key = ? AND file = ?", target, file)
 
 
-def _clear(db: apsw.Connection, file: int, after: int = 0) -> set[str]:
-    """Remove what was read from a file, of its records only later rows; return the targets of its marks."""
+def _clear(db: apsw.Connection, file: int, kept: Iterable[int] = ()) -> set[str]:
+    """Remove what was read from a file, except for the records in these rows; return the targets of its marks."""
     targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
     for table, row in (*((name, "rowid") for name in WORDS), ("ties", "row")):
-        later = "SELECT row FROM records WHERE file = ? AND row > ?"
-        db.execute(f"DELETE FROM {table} WHERE {row} IN ({later})", (file, after))
-    db.execute("DELETE FROM records WHERE file = ? AND row > ?", (file, after))
+        gone = "SELECT row FROM records WHERE file = ? AND row NOT IN (SELECT value FROM carray(?))"
+        db.execute(f"DELETE FROM {table} WHERE {row} IN ({gone})", (file, carray(kept)))
+    db.execute(f"DELETE FROM records WHERE row IN ({gone})", (file, carray(kept)))
     for table in ("marks", "problems"):
         db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
     return targets
