@@ -362,13 +362,12 @@ class Writer:
         def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
             start = _body_of(path, text)
-            before = sections.parse(text[start:])
-            for other in before:
-                if same_words(other.text, section.text) and not other.archived:
-                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
             body = sections.add(text[start:], entry)
             *others, added = sections.parse(body)
-            if [one.source.rstrip() for one in others] != [one.source.rstrip() for one in before]:
+            for other in others:
+                if same_words(other.text, section.text) and not other.archived:
+                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+            if [one.source.rstrip() for one in others] != [one.rstrip() for one in sections.sources(text[start:])]:
                 raise Damaged(f"A code fence is open in {path}, so that an entry behind it is text.", "Close it first.")
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
