@@ -71,6 +71,8 @@ CREATE INDEX ties_row ON ties (row);
     for name in WORDS
 )
 Row = tuple[Any, ...]
+Texts = tuple[str, str, str, str]
+"""A full-text table, and the title, the text and the rest to add to it; adding many at once is faster."""
 
 
 class Stale(Exception):
@@ -165,8 +167,23 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
         [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
     )
     before = db.execute("SELECT max(row) FROM records").get or 0
-    twins = [problem for record in records if (problem := _insert(db, file, record))]
-    _set_hidden(db, "row > ? AND EXISTS (SELECT 1 FROM marks m WHERE m.target IN (records.id, records.key))", before)
+    twins, there = list[Problem](), dict[str, bytes]()  # a line that is there already is not added twice
+    texts: dict[int, Texts] = {}
+    if records:
+        sql = "SELECT id, record FROM carray(?) CROSS JOIN records ON id = value AND file = ?"
+        there = dict(db.execute(sql, (apsw.carray(tuple(record.id for record in records)), file)))
+    for record in records:
+        if (known := there.get(record.id)) is None:
+            there[record.id] = _insert(db, file, record, texts)
+        elif record_in(known).version != record.version:
+            what = f"the id {record.id} is in this file twice with different content"
+            twins.append(Problem(record.path, what, record.line))
+    for table in WORDS:
+        rows = ((row, *found) for row, (place, *found) in texts.items() if place == table)
+        db.executemany(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", rows)
+    if db.execute("SELECT 1 FROM marks LIMIT 1").get:
+        marked = "EXISTS (SELECT 1 FROM marks m WHERE m.target IN (records.id, records.key))"
+        _set_hidden(db, f"row > ? AND {marked}", before)
     _apply(db, file, targets)
     db.executemany(
         "INSERT INTO problems VALUES (?, ?, ?, ?)",
@@ -243,14 +260,9 @@ def revive(blob: bytes, hidden: int, superseded: int) -> Record:
     return record
 
 
-def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
-    """Add a record with its words and ties; a line that is there already is not added twice."""
-    there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
-    if there is not None:
-        if record_in(there).version == record.version:
-            return None
-        return Problem(record.path, f"the id {record.id} is in this file twice with different content", record.line)
-    superseded = bool(record.key) and not _supersede(db, file, record)
+def _insert(db: apsw.Connection, file: int, record: Record, texts: dict[int, Texts]) -> bytes:
+    """Add a record with its ties, and what is to be searched in it to `texts`; return it as it is stored."""
+    superseded = bool(record.key) and not _supersede(db, file, record, texts)
     pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
     db.execute(
@@ -261,20 +273,19 @@ def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
             alone, alone or record.hidden, superseded, words.author_of(record),
             record.fields.get("role") == "assistant", priority_of(record.fields.get("priority")), mark_of(record),
-            record_out(record),
+            made := record_out(record),
         ),
     )  # fmt: skip
     if not superseded:
         row = db.last_insert_rowid()
         if ties := words.ties_of(record):
             db.executemany("INSERT OR IGNORE INTO ties VALUES (?, ?, ?)", [(*tie, row) for tie in ties])
-        if texts := words.words_of(record):
-            table = WORDS[KINDS[record.kind].on_request]
-            db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *texts))
-    return None
+        if found := words.words_of(record):
+            texts[row] = (WORDS[KINDS[record.kind].on_request], *found)
+    return made
 
 
-def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
+def _supersede(db: apsw.Connection, file: int, record: Record, texts: dict[int, Texts]) -> bool:
     """Supersede the current line of the key; False when that line is the newer one."""
     current: list[Row] = db.execute(
         "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
@@ -283,7 +294,8 @@ def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
         return False
     for row, _ in current:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
+        if texts.pop(row, None) is None:
+            db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 
