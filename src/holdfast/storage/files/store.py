@@ -402,12 +402,11 @@ class FileStore(Store):
         own = [one for one in self._index.by_id(identifier) if not one.superseded]
         return self._related({identifier: own}, where, limit)[identifier]
 
-    @asks
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
         if self._model.get() is None:
             raise self._model.unavailable()
-        return self._meaning().embed(self._index, progress)
+        return self._sync.run(lambda: self._meaning().embed(self._index, progress))
 
     @asks
     def embedded(self) -> Embedded:
