@@ -219,6 +219,18 @@ def test_a_change_of_one_entry_of_a_page_indexes_that_entry_alone(root: Path) ->
         assert not memory.verify().differences
 
 
+def test_verify_reports_lengths_that_do_not_add_up(quarry: tuple[Path, Answers]) -> None:
+    with contextlib.closing(apsw.Connection(str(index_file(quarry[0])))) as db:
+        total = db.execute("SELECT block FROM words_data WHERE id = 1").get
+        db.execute("UPDATE words_data SET block = ? WHERE id = 1", (total[:-1] + bytes([total[-1] ^ 1]),))
+    with holdfast.open(quarry[0]) as memory:
+        assert [problem.what for problem in memory.verify().differences] == [
+            "the index is damaged: the lengths of its records do not add up"
+        ]
+        memory.refresh(rebuild=True)
+        assert not memory.verify().differences
+
+
 @pytest.mark.parametrize("version", [0, 9_999])
 def test_an_index_of_another_schema_is_rebuilt(quarry: tuple[Path, Answers], version: int) -> None:
     db = apsw.Connection(str(index_file(quarry[0])))
