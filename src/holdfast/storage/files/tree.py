@@ -247,7 +247,7 @@ class Files:
             try:
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                in_place = self._beneath.names(path, now) and os.pread(fd, len(data), size) == data
+                in_place = durable and self._beneath.names(path, now) and os.pread(fd, len(data), size) == data
             finally:
                 os.close(fd)
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
