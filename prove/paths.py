@@ -341,7 +341,7 @@ def twins() -> None:
             seen: set[str] = set()
             for number, title in enumerate(titles):
                 text = f"{kind} {number}"
-                receipt = tally.attempt(f"{kind} {title!r}", partial(memory.put, kind, text, title=title, **more))
+                receipt = tally.attempt(f"{kind} {title!r}", partial(memory.put, kind, text, title=title, **more))  # type: ignore[arg-type]
                 form = same(" ".join(title.split()))
                 if (
                     isinstance(receipt, AlreadyExists) and kind != "skill"

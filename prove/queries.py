@@ -107,7 +107,7 @@ def _piece(chance: random.Random) -> str:
 
 def _find(memory: holdfast.Memory, tally: Tally, text: str, number: int) -> None:
     asked = {"associate": True} if number % 2 else {}
-    found = tally.attempt(f"find {text!r}", lambda: memory.find(text, limit=5, **asked))
+    found = tally.attempt(f"find {text!r}", lambda: memory.find(text, limit=5, **asked))  # type: ignore[arg-type]
     if isinstance(found, Found):
         tally.check(isinstance(list(found), list), f"find {text!r} gives {type(found).__name__}")
 

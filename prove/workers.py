@@ -119,7 +119,7 @@ def reads() -> None:
 def _search(memory: holdfast.Memory, kind: str, about: str) -> Event:
     """Search for all records of a kind; the answer is complete for the time that it says."""
     start = time.monotonic()
-    found = memory.find("words", kinds=(kind,), limit=1000, hidden=True)
+    found = memory.find("words", kinds=(kind,), limit=1000, hidden=True)  # type: ignore[arg-type]
     tags = [hit.record.text.partition(" ")[0] for hit in found]
     said = (parse_ms(found.as_of) or 0) / 1000 - time.time() + time.monotonic()
     complete = len(tags) < 1000 and not found.behind

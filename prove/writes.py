@@ -34,7 +34,7 @@ class Write:
 def _put(kind: str, long: str = LONG, **fields: str) -> Write:
     def do(memory: Memory, tag: str) -> Any:
         filled = {name: value.format(tag=tag) for name, value in fields.items()}
-        return memory.put(kind, f"{tag} {long}", title=tag, fields=filled, op_id=tag)
+        return memory.put(kind, f"{tag} {long}", title=tag, fields=filled, op_id=tag)  # type: ignore[arg-type]
 
     return Write(do)
 

@@ -12,13 +12,13 @@ import engines
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
-    ("errors", "secrets", "model", "templates"),
+    ("errors", "secrets", "model", "templates", "types"),
     ("formats", "llm"),
     ("storage", "recall"),
     ("core", "opening", "roots", "owner"),
     ("memories",),
     ("tools",),
-    ("memory",),
+    ("memory", "aio"),
     ("mcp", "clients"),
     ("cli",),
     ("__main__",),

@@ -778,7 +778,7 @@ def test_a_text_that_is_too_long_is_over_budget_and_nothing_is_written(
 ) -> None:
     before = tree(root)
     with pytest.raises(OverBudget, match="1,000,001"):
-        memory.put(kind, "x" * 1_000_001, **given)
+        memory.put(kind, "x" * 1_000_001, **given)  # type: ignore[arg-type]
     assert tree(root) == before
 
 
@@ -846,7 +846,7 @@ def test_text_that_is_not_unicode_is_refused_and_nothing_is_written(
     else:
         given[part] = bad
     before = tree(root)
-    assert outcome(lambda: memory.put(kind, **given)) == "Invalid"
+    assert outcome(lambda: memory.put(kind, **given)) == "Invalid"  # type: ignore[arg-type]
     assert tree(root) == before
 
 
@@ -869,7 +869,7 @@ def test_text_that_is_not_unicode_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize("kind", ["note", "message"])
 def test_a_field_is_read_back_as_it_was_put_or_refused(memory: holdfast.Memory, kind: str, value: object) -> None:
     try:
-        receipt = memory.put(kind, "words", title="T", fields={"x": value})
+        receipt = memory.put(kind, "words", title="T", fields={"x": value})  # type: ignore[arg-type]
     except HoldfastError as error:
         assert isinstance(error, Invalid | OverBudget)
     else:
@@ -885,7 +885,7 @@ def test_a_field_is_read_back_as_it_was_put_or_refused(memory: holdfast.Memory, 
 @pytest.mark.parametrize("kind", ["note", "message"])
 def test_a_number_is_kept_exactly_or_refused(memory: holdfast.Memory, kind: str, value: object) -> None:
     try:
-        receipt = memory.put(kind, "words", title="T", fields={"x": value})
+        receipt = memory.put(kind, "words", title="T", fields={"x": value})  # type: ignore[arg-type]
     except Invalid:
         assert texts(memory) == set()
         return
@@ -921,7 +921,7 @@ def test_two_titles_never_share_a_file_and_each_is_read_back(
     refused = set()
     for name, title in TITLES.items():
         try:
-            receipt = memory.put(kind, f"text of {title!r}", title=title)
+            receipt = memory.put(kind, f"text of {title!r}", title=title)  # type: ignore[arg-type]
         except AlreadyExists:
             refused.add(name)
             continue
@@ -1056,7 +1056,7 @@ def test_a_scope_that_is_no_folder_of_a_workspace_is_refused_or_can_be_found_aga
 ) -> None:
     scope = holdfast.Scope(workspace=folder)
     try:
-        memory.put(kind, "words", title="T", scope=scope)
+        memory.put(kind, "words", title="T", scope=scope)  # type: ignore[arg-type]
     except HoldfastError:
         assert texts(memory) == set()
     else:
@@ -1090,8 +1090,8 @@ def test_a_document_put_at_a_path_can_be_found_or_is_refused(memory: holdfast.Me
 
 def test_an_unknown_kind_is_answered_with_the_kinds_there_are(memory: holdfast.Memory, root: Path) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: memory.put("notes", "x", title="T"),
-        lambda: memory.find("x", kinds=("notes",)),
+        lambda: memory.put("notes", "x", title="T"),  # type: ignore[arg-type]
+        lambda: memory.find("x", kinds=("notes",)),  # type: ignore[arg-type]
         lambda: memory.tail("notes"),
     ]
     for call in calls:
@@ -1133,13 +1133,13 @@ def test_a_scope_that_is_none_is_refused(memory: holdfast.Memory, root: Path, sc
 
 def test_an_unknown_parameter_is_answered_with_the_valid_ones(memory: holdfast.Memory) -> None:
     with pytest.raises(Invalid, match="colour") as caught:
-        memory.put("note", "x", title="T", colour="red")
+        memory.put("note", "x", title="T", colour="red")  # type: ignore[call-arg]
     assert "title" in caught.value.next_step
     with pytest.raises(Invalid, match="colour") as caught:
-        memory.find("x", colour="red")
+        memory.find("x", colour="red")  # type: ignore[call-arg]
     assert "kinds" in caught.value.next_step
     with pytest.raises(Invalid, match="colour") as caught:
-        memory.find(holdfast.Query(text="x"), colour="red")
+        memory.find(holdfast.Query(text="x"), colour="red")  # type: ignore[call-arg]
     assert "kinds" in caught.value.next_step
 
 
@@ -1162,7 +1162,7 @@ def test_a_query_that_is_not_unicode_finds_nothing_or_is_refused(memory: holdfas
     memory.put("note", "words", title="T")
     assert outcome(lambda: memory.find(text)) in ("no error", "Invalid")
     for name in ("session", "scope"):
-        assert outcome(lambda name=name: memory.find("words", **{name: text})) in ("no error", "Invalid", "NotFound")  # type: ignore[misc]
+        assert outcome(lambda name=name: memory.find("words", **{name: text})) in ("no error", "Invalid", "NotFound")  # type: ignore[arg-type, misc]
 
 
 @pytest.mark.parametrize(
@@ -1192,7 +1192,7 @@ def test_what_must_be_given_is_named(memory: holdfast.Memory, root: Path) -> Non
         ("decision", {"text": "x"}, "title"),
     ):
         with pytest.raises(Invalid, match=f"needs {missing}"):
-            memory.put(kind, **given)
+            memory.put(kind, **given)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="new, in_progress"):
         memory.put("plan", title="T", fields={"status": "nearly"})
     with pytest.raises(Invalid, match="user, assistant"):
@@ -1263,7 +1263,7 @@ def fill(memory: holdfast.Memory) -> tuple[dict[str, str], list[HoldfastError]]:
         for kind, size in (("note", 3000), ("message", 4000), ("message", 10), ("decision", 50)):
             text = f"words {number} {kind} {size} " + "x" * size
             try:
-                receipt = memory.put(kind, text, title=f"Title {number}")
+                receipt = memory.put(kind, text, title=f"Title {number}")  # type: ignore[arg-type]
                 kept[receipt.id] = text
             except HoldfastError as error:
                 refused[kind] = error

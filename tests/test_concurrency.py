@@ -213,10 +213,10 @@ def test_a_lock_held_by_a_stopped_process_is_an_error_and_loses_nothing(
         if kind == "note":
             memory.put(id=first.id, text=text, expect=memory.get(first.id).version)
         else:
-            memory.put(kind, text, title=text)
+            memory.put(kind, text, title=text)  # type: ignore[arg-type]
 
     with holdfast.open(root) as memory:
-        first = memory.put(kind, "before", title="Before")
+        first = memory.put(kind, "before", title="Before")  # type: ignore[arg-type]
         path = root / first.path
         data = path.read_bytes()
         with running(holding(root, first.path)) as holder:
@@ -225,9 +225,9 @@ def test_a_lock_held_by_a_stopped_process_is_an_error_and_loses_nothing(
             with pytest.raises(Busy, match=f"{path.name}.* was locked by .* for 1 s"):
                 change("meanwhile")
             assert path.read_bytes() == data
-            assert [hit.record.text for hit in memory.find("", kinds=(kind,))] == ["before"]
+            assert [hit.record.text for hit in memory.find("", kinds=(kind,))] == ["before"]  # type: ignore[arg-type]
         change("afterwards")
-        texts = {hit.record.text for hit in memory.find("", kinds=(kind,))}
+        texts = {hit.record.text for hit in memory.find("", kinds=(kind,))}  # type: ignore[arg-type]
         assert texts == {"afterwards"} | ({"before"} if kind != "note" else set())
         assert memory.verify().sound
     assert not list(root.rglob(".holdfast-tmp-*"))

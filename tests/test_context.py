@@ -309,7 +309,7 @@ def test_the_newest_decisions_and_lessons_are_shown_and_no_failed_calls(full: ho
     context = {"workspaceId": "shop"}
     for day in range(1, 9):
         kind = "decision" if day % 2 else "lesson"
-        full.put(kind, f"Reason {day}.", title=f"Choice {day}", scope="shop", fields={"date": f"2026-01-0{day}"})
+        full.put(kind, f"Reason {day}.", title=f"Choice {day}", scope="shop", fields={"date": f"2026-01-0{day}"})  # type: ignore[arg-type]
     full.put("decision", "Elsewhere.", title="Not ours", scope="default")
     assert full.call("createState", STATE, context)["success"] is False
     text = full.prompt("shop")

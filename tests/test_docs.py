@@ -12,6 +12,7 @@ import click
 import pytest
 from prove.__main__ import CAMPAIGNS
 from prove.defences import DEFENCES
+from tools import story
 from tools.reference import FOLDER, pages
 
 import fork_server
@@ -47,6 +48,13 @@ def test_the_map_names_every_module_and_no_other() -> None:
         if path.name not in ("__main__.py", "__init__.py")
     }
     assert named == there
+
+
+def test_the_picture_of_the_story_shows_the_commands_of_the_readme() -> None:
+    commands = [shlex.split(line.partition(" && ")[0], comments=True) for line in story.story() if line[0] != "#"]
+    svg = story.TARGET.read_text(encoding="utf-8")
+    assert story.commands_in(svg) == commands, "run scripts/story"
+    assert "TMPDIR is on a small disk" in svg.split("recall")[1], "it shows what was found"
 
 
 def test_every_command_of_the_readme_works(tmp_path: pathlib.Path) -> None:

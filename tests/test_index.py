@@ -63,7 +63,7 @@ def ask(memory: Memory) -> Answers:
 
 
 def ids(memory: Memory, query: str, **filters: object) -> list[str]:
-    return [hit.record.id for hit in memory.find(query, **filters)]
+    return [hit.record.id for hit in memory.find(query, **filters)]  # type: ignore[arg-type]
 
 
 def file_hashes(root: Path) -> dict[str, str]:
@@ -467,7 +467,7 @@ def test_kind_and_session_filter(memory: Memory) -> None:
     assert ids(memory, "marble", session="one") == [one]
     assert ids(memory, "", session="one") == [one]
     with pytest.raises(Invalid, match="note"):
-        memory.find("marble", kinds=("notes",))
+        memory.find("marble", kinds=("notes",))  # type: ignore[arg-type]
 
 
 def test_a_line_written_by_hand_into_a_session_belongs_to_the_session(memory: Memory, root: Path) -> None:
@@ -500,7 +500,7 @@ def test_since_and_until_include_their_ends(memory: Memory) -> None:
     assert ids(memory, "", kinds=("note",), since="2026-01-03T23:30:00") == [kept["2026-01-03"]]
     for wrong in ({"since": "soon"}, {"since": "2026-02-01", "until": "2026-01-01"}):
         with pytest.raises(Invalid):
-            memory.find("marble", **wrong)
+            memory.find("marble", **wrong)  # type: ignore[arg-type]
 
 
 def test_thousands_of_filters_in_a_query_are_no_error(memory: Memory) -> None:
@@ -519,7 +519,7 @@ def test_limit_and_budget_cut_the_answer_and_say_so(memory: Memory) -> None:
     assert memory.find("marble", budget=1).hits == []
     for wrong in ({"limit": 0}, {"limit": 1001}, {"budget": -1}):
         with pytest.raises(Invalid):
-            memory.find("marble", **wrong)
+            memory.find("marble", **wrong)  # type: ignore[arg-type]
 
 
 # a change of a file is seen by the next read
@@ -564,7 +564,7 @@ EDITS = (in_place, by_rename, in_another_process, keeping_size_and_time, by_rena
 def test_a_file_edited_outside_is_seen_by_the_next_read(
     memory: Memory, root: Path, kind: str, old: bool, edit: Callable[[Path, bytes], None]
 ) -> None:
-    receipt = memory.put(kind, "about marble", title="Title")
+    receipt = memory.put(kind, "about marble", title="Title")  # type: ignore[arg-type]
     path = root / receipt.path
     if old:
         databaseroot.set_time(path, 1_600_000_000 * 10**9)
@@ -689,7 +689,7 @@ PUTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("between", ["nothing", "search", "rebuild", "reopen", "more writes"])
 def test_the_same_op_id_has_effect_once(memory: Memory, root: Path, kind: str, between: str) -> None:
     given_now = PUTS[kind]
-    first = memory.put(kind, op_id="op-1", **given_now)
+    first = memory.put(kind, op_id="op-1", **given_now)  # type: ignore[arg-type]
     assert first.status == "stored"
     if between == "search":
         memory.find("once")
@@ -700,12 +700,12 @@ def test_the_same_op_id_has_effect_once(memory: Memory, root: Path, kind: str, b
     elif between == "more writes":
         for number in range(3):
             fields = {"key": f"x{number}"} if kind == "fact" else {}
-            memory.put(kind, f"another {number}", title=f"Another {number}", fields=fields)
+            memory.put(kind, f"another {number}", title=f"Another {number}", fields=fields)  # type: ignore[arg-type]
     before = file_hashes(root)
-    again = memory.put(kind, op_id="op-1", **given_now)
+    again = memory.put(kind, op_id="op-1", **given_now)  # type: ignore[arg-type]
     assert (again.status, again.id, again.path) == ("repeated", first.id, first.path)
     with holdfast.open(root) as other:
-        assert other.put(kind, op_id="op-1", **given_now).id == first.id
+        assert other.put(kind, op_id="op-1", **given_now).id == first.id  # type: ignore[arg-type]
     assert file_hashes(root) == before
     assert ids(memory, '"once only"', kinds=(kind,)) == [first.id]
 
@@ -720,9 +720,9 @@ OTHER_USES = [
 
 @pytest.mark.parametrize(("first", "second"), OTHER_USES)
 def test_an_op_id_used_for_something_else_is_a_conflict(memory: Memory, first: str, second: str) -> None:
-    memory.put(first, op_id="op-1", **PUTS[first])
+    memory.put(first, op_id="op-1", **PUTS[first])  # type: ignore[arg-type]
     with pytest.raises(Conflict):
-        memory.put(second, op_id="op-1", **{**PUTS[second], "text": "another text", "title": "Another"})
+        memory.put(second, op_id="op-1", **{**PUTS[second], "text": "another text", "title": "Another"})  # type: ignore[arg-type]
     assert ids(memory, '"another text"') == []
 
 
@@ -758,7 +758,7 @@ def test_a_repeated_entry_is_answered_with_its_own_id(memory: Memory) -> None:
 
 @pytest.mark.parametrize("kind", PUTS)
 def test_hiding_with_the_same_op_id_has_effect_once(memory: Memory, kind: str) -> None:
-    kept = memory.put(kind, **PUTS[kind]).id
+    kept = memory.put(kind, **PUTS[kind]).id  # type: ignore[arg-type]
     memory.hide(kept, op_id="hide-1")
     memory.hide(kept, restore=True, op_id="show-1")
     assert ids(memory, "once") == [kept]

@@ -329,7 +329,7 @@ def test_a_job_is_found_by_search_and_is_kept_by_nobody_else(memory: holdfast.Me
     assert list(memory.find("fern")) == []
     for kind in ("job", "claim"):
         with pytest.raises(Invalid, match="written by Holdfast itself"):
-            memory.put(kind, "x", fields={"job": "x"})
+            memory.put(kind, "x", fields={"job": "x"})  # type: ignore[arg-type]
 
 
 # bad input

@@ -476,7 +476,7 @@ def fill(memory: holdfast.Memory) -> None:
 
 def answers(memory: holdfast.Memory) -> list[list[str]]:
     return [
-        [hit.record.text for hit in memory.find(text, associate=True, **given)]
+        [hit.record.text for hit in memory.find(text, associate=True, **given)]  # type: ignore[arg-type]
         for text in QUESTIONS
         for given in ({}, {"kinds": ("note",)})
     ]

@@ -51,7 +51,7 @@ seeds = st.integers(0, 2**32)
 def listing(memory: Memory, *, hidden: bool = True) -> list[Record]:
     """Everything that holds, of every kind, in the order in which it is listed."""
     searched = tuple(name for name, kind in KINDS.items() if not kind.private)
-    return [hit.record for hit in memory.find("", kinds=searched, hidden=hidden, limit=1000)]
+    return [hit.record for hit in memory.find("", kinds=searched, hidden=hidden, limit=1000)]  # type: ignore[arg-type]
 
 
 def answers(memory: Memory) -> dict[tuple[str, bool], list[tuple[str, float, bool]]]:
@@ -449,9 +449,9 @@ class Model(OnEither):
         name = f"{kind} {self.made}"
         fields = {"key": name} if kind == "fact" else {"date": "2024-05-06"} if kind == "decision" else {}
         given = {"title": name, "fields": fields, "op_id": name.replace(" ", "-")}
-        receipt = self.memory.put(kind, f"{text} {name}", **given)
+        receipt = self.memory.put(kind, f"{text} {name}", **given)  # type: ignore[arg-type]
         self.wanted[receipt.id] = (f"{text} {name}", False)
-        assert self.memory.put(kind, f"{text} {name}", **given).status == "repeated"
+        assert self.memory.put(kind, f"{text} {name}", **given).status == "repeated"  # type: ignore[arg-type]
 
     @rule(seed=seeds, text=texts)
     def edit(self, seed: int, text: str) -> None:
@@ -531,7 +531,7 @@ def append_lines(path: Path, *lines: dict[str, Any]) -> None:
 
 
 def visible(memory: Memory, kind: str) -> list[str]:
-    return sorted(hit.record.text for hit in memory.find("", kinds=(kind,), limit=1000))
+    return sorted(hit.record.text for hit in memory.find("", kinds=(kind,), limit=1000))  # type: ignore[arg-type]
 
 
 FUTURE = 4_102_444_800_000
@@ -702,12 +702,12 @@ def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
 ) -> None:
     fields = {"fact": {"key": "k"}, "procedure": {"when": "w"}}.get(kind, {})
     for number in range(3):
-        receipt = memory.put(kind, f"text number {number}", fields=fields)
-    assert memory.find("", kinds=(kind,)).hits
+        receipt = memory.put(kind, f"text number {number}", fields=fields)  # type: ignore[arg-type]
+    assert memory.find("", kinds=(kind,)).hits  # type: ignore[arg-type]
     HAND_EDITS[edit](root / receipt.path)
-    seen = [hit.record for hit in memory.find("", kinds=(kind,), hidden=True)]
+    seen = [hit.record for hit in memory.find("", kinds=(kind,), hidden=True)]  # type: ignore[arg-type]
     with holdfast.open(databaseroot.copy(root, tmp_path / "copy")) as fresh:
-        assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]
+        assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]  # type: ignore[arg-type]
 
 
 def test_hidden_records_are_found_only_on_request(memory: Memory, root: Path, tmp_path: Path) -> None:

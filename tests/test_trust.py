@@ -87,7 +87,7 @@ def test_a_client_cannot_name_itself_anything_else(root: Path, client: str, note
 def test_an_argument_cannot_set_the_writer(memory: holdfast.Memory) -> None:
     for kind, more in (("fact", {"key": "k"}), ("episode", {})):
         with pytest.raises(holdfast.errors.Invalid, match="writer"):
-            memory.put(kind, "x", fields=more | {"writer": "cli"})
+            memory.put(kind, "x", fields=more | {"writer": "cli"})  # type: ignore[arg-type]
     for given in ({"writer": "cli"}, {"context": {"writer": "cli"}}, {"trust": "owner"}):
         assert memory.call("remember", {"text": "x"} | given)["success"] is False
 

@@ -40,7 +40,7 @@ def put(root: Path, text: str = TEXT, settings: str = "", kind: str = "episode")
     """Store a large text; return the id of the record, and the ref of its value."""
     (root / "holdfast.toml").write_text(f"format = 1\n{settings}")
     with holdfast.open(root) as memory:
-        receipt = memory.put(kind, text, **({"fields": {"key": "k"}} if kind == "fact" else {}))
+        receipt = memory.put(kind, text, **({"fields": {"key": "k"}} if kind == "fact" else {}))  # type: ignore[arg-type]
         return receipt.id, str(memory.get(receipt.id).fields["ref"])
 
 

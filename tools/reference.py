@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import itertools
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import click
+import msgspec
 
+import holdfast
 from holdfast import errors
 from holdfast.cli.main import cli
 from holdfast.model import settings
@@ -23,7 +28,13 @@ NOTE = "<!-- Written by scripts/reference from the code. Do not edit. -->\n"
 
 def pages() -> dict[str, str]:
     """Return every page by its file name."""
-    return {"commands.md": commands(), "settings.md": all_settings(), "kinds.md": kinds(), "tools.md": all_tools()}
+    return {
+        "commands.md": commands(),
+        "settings.md": all_settings(),
+        "kinds.md": kinds(),
+        "tools.md": all_tools(),
+        "python.md": python(),
+    }
 
 
 def commands() -> str:
@@ -148,6 +159,75 @@ def kinds() -> str:
         for field, values in row.choices.items()
     ]
     return "\n".join(parts) + "\n"
+
+
+# the Python interface
+
+_PARTS = {
+    "memory.Memory": "put get find tail hide undo related explain call prompt mind run changes stats usage refresh verify embed"
+    " versions text_at rollback forget backup export push pull close root embedder sources every",
+    "aio.AsyncMemory": "run changes close",
+    "memories.mind.Mind": "", "memories.compartments.Run": "", "memories.chat.Chat": "", "memory.Changes": "poll close",
+    "model.records.Draft": "", "model.records.Receipt": "", "model.records.Record": "where", "model.records.Scope": "path above",
+    "model.queries.Query": "", "recall.answers.Found": "", "recall.answers.Hit": "", "memory.Change": "",
+    "owner.backup.Copied": "", "owner.transfer.Moved": "records nothing", "owner.forget.Forgotten": "",
+}  # fmt: skip
+"""The classes that a program meets, and those of their members that are for it; "" for all public ones."""
+_EXAMPLE = FOLDER.parent.parent / "examples" / "library.py"
+
+
+def python() -> str:
+    """Describe every public name with its signature and docstring, and show an example that a test runs."""
+    functions = [getattr(holdfast, name) for name in holdfast.__all__]
+    parts = [NOTE, "# Python\n", "`python -m examples.library` runs this:\n"]
+    parts += [f"```python\n{_EXAMPLE.read_text(encoding='utf-8').strip()}\n```\n", "## Module `holdfast`\n"]
+    parts += [_function(f"holdfast.{each.__name__}", each) for each in functions if inspect.isfunction(each)]
+    for name, members in _PARTS.items():
+        module, _, kind = name.rpartition(".")
+        parts += _class(getattr(importlib.import_module(f"holdfast.{module}"), kind), members.split())
+    parts += [
+        "## Errors\n",
+        "All are in `holdfast.errors` and derive from `HoldfastError`. `message` says what happened, `step` what to do next.\n",
+    ]
+    parts += ["| error | when |", "|---|---|"]
+    parts += [f"| `{name}` | {meaning} |" for _, name, meaning in _errors()]
+    return "\n".join(parts) + "\n"
+
+
+def _class(kind: type, members: list[str]) -> list[str]:
+    parts = [f"## `{kind.__name__}`\n", inspect.cleandoc(kind.__doc__ or "") + "\n"]
+    if fields := _fields(kind):
+        parts += ["| field | type | default | meaning |", "|---|---|---|---|", *fields, ""]
+    named = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items() if name[0] != "_"}
+    for name in members or sorted(named):
+        value = named.get(name)
+        if isinstance(value, property) and value.__doc__:
+            parts.append(f"- `{name}`: {' '.join(value.__doc__.split())}\n")
+        elif inspect.isfunction(value) and value.__doc__:
+            parts.append(_function(f"{kind.__name__}.{name}", value))
+    return parts
+
+
+def _function(name: str, function: Any) -> str:
+    signature = inspect.signature(function)
+    given = [each for each in signature.parameters.values() if each.name not in ("self", "memory")]
+    shown = re.sub(r"""(: |-> )(['"])(.*?)\2(?=[,) ]|$)""", r"\1\3", str(signature.replace(parameters=given)))
+    return f"### `{name}`\n\n```python\n{name.rpartition('.')[2]}{shown}\n```\n\n{inspect.cleandoc(function.__doc__ or '')}\n"
+
+
+def _fields(kind: type) -> list[str]:
+    if not issubclass(kind, msgspec.Struct):
+        return []
+    (node,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(node, ast.ClassDef)
+    rows = []
+    for field, after in itertools.zip_longest(node.body, node.body[1:]):
+        if isinstance(field, ast.AnnAssign):
+            doc = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            default = f"`{ast.unparse(field.value)}`" if field.value else ""
+            kind_of = ast.unparse(field.annotation).replace("|", "\\|")
+            rows.append(f"| `{ast.unparse(field.target)}` | `{kind_of}` | {default} | {' '.join(str(doc).split())} |")
+    return rows
 
 
 if __name__ == "__main__":

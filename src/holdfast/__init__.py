@@ -16,27 +16,56 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.aio import AsyncMemory
     from holdfast.memory import Memory
     from holdfast.model.queries import Query
     from holdfast.model.records import Draft, Receipt, Record, Scope
     from holdfast.owner.backup import Copied
 
 __version__ = "0.1.0"
-__all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
+__all__ = [
+    "AsyncMemory", "Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "aopen", "init", "open",
+    "restore",
+]  # fmt: skip
 
-_HOME = {"Memory": "holdfast.memory", "Query": "holdfast.model.queries"}
+_HOME = {"AsyncMemory": "holdfast.aio", "Memory": "holdfast.memory", "Query": "holdfast.model.queries"}
 """The modules of public names; the others are in `holdfast.model.records`."""
 
 
-def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
-    """Open the memory in a folder.
+def open(
+    root: str | os.PathLike[str] | None = None, *, create: bool = False, watch: bool = False, writer: str = ""
+) -> Memory:
+    """Open the memory in a folder, or at the address of a database.
 
-    `watch` follows file changes in a thread, for processes that live long; `writer` is noted beside everything
-    that is written.
+    Without a root it is `$HOLDFAST_ROOT`, the nearest folder upwards with a `holdfast.toml`, or `~/.holdfast`. `create`
+    makes it if it does not exist. `watch` follows file changes in a thread, for processes that live long; `writer` is
+    recorded beside every write.
     """
-    from holdfast.memory import open_memory
+    from holdfast import memory, roots
 
-    return open_memory(root, watch=watch, writer=writer)
+    place = os.fspath(root or roots.find_root())
+    if create:
+        roots.make_missing(place)
+    return memory.open_memory(place, watch=watch, writer=writer)
+
+
+def aopen(
+    root: str | os.PathLike[str] | None = None, *, create: bool = False, watch: bool = False, writer: str = ""
+) -> AsyncMemory:
+    """Open a memory for an async program: `async with holdfast.aopen(…) as memory`, then `await memory.find(…)`."""
+    from holdfast.aio import AsyncMemory
+
+    return AsyncMemory(lambda: open(root, create=create, watch=watch, writer=writer))
+
+
+def init(root: str | os.PathLike[str], *, template: bool = False) -> list[str]:
+    """Make a folder a memory, with rules to start from if wanted; return the files that were written.
+
+    Nothing that exists is replaced.
+    """
+    from holdfast import roots
+
+    return roots.make_root(os.path.expanduser(os.fspath(root)), template)
 
 
 def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Copied:

@@ -28,7 +28,10 @@ from holdfast.storage.store import Store
 from holdfast.storage.writer import Writer, converted
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from holdfast.owner.shared import SharedMemory
+    from holdfast.types import FindArguments
 
 _SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
 T = TypeVar("T")
@@ -119,10 +122,10 @@ class Core(Writer):
             return self.shared.ask(lambda there: there.get(identifier.removeprefix("shared:")))
         return self.store.get(identifier)
 
-    def find(self, query: Query | str = "", **given: Any) -> answers.Found:
+    def find(self, query: Query | str = "", **given: Unpack[FindArguments]) -> answers.Found:
         """Answer a query: the best matches for its text or, without text, the newest records."""
         base = msgspec.structs.asdict(query) if isinstance(query, Query) else {"text": query}
-        wanted = converted(base | given, Query, "A query")
+        wanted = converted({**base, **given}, Query, "find")
         if wanted.where != "here":
             from holdfast.owner import shared
 

@@ -80,8 +80,13 @@ class Changes:
         while not self._ready:
             if self._closed:
                 raise StopIteration
-            self._ready += self._changes(event for event in self._feed.events(_POLL_SECONDS) if self._is_new(event))
+            self._ready = self.poll()
         return self._ready.pop(0)
+
+    def poll(self) -> list[Change]:
+        """Return the changes since the last call; wait for one, at most a second."""
+        ready, self._ready = self._ready, []
+        return ready or self._changes(event for event in self._feed.events(_POLL_SECONDS) if self._is_new(event))
 
     def close(self) -> None:
         """End the iteration, also in another thread that waits for it."""

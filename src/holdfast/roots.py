@@ -38,7 +38,31 @@ _TOML = f"""\
 format = {settings.FORMAT}
 """
 
+HOME = "~/.holdfast"
+"""The memory of a person who named no other."""
+
 # opening
+
+
+def find_root(given: str = "") -> str:
+    """Return the given root, else `$HOLDFAST_ROOT`, else the nearest folder upwards that is a root, else `HOME`."""
+    if named := given or os.environ.get("HOLDFAST_ROOT", ""):
+        return named
+    folder, last = os.getcwd(), ""
+    while folder != last:
+        if os.path.exists(os.path.join(folder, settings.FILE)):
+            return folder
+        folder, last = os.path.dirname(folder), folder
+    return os.path.expanduser(HOME)
+
+
+def make_missing(root: str) -> bool:
+    """Make a memory root where nothing is yet; a database is set up when it is opened. Return whether it was made."""
+    location = os.path.expanduser(root)
+    if is_address(root) or os.path.lexists(location):
+        return False
+    make_root(location)
+    return True
 
 
 def open_store(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Store:

@@ -28,6 +28,7 @@ from holdfast.model.queries import Query
 from holdfast.model.times import local
 from holdfast.owner import shared
 from holdfast.roots import is_address, make_root, set_up
+from holdfast.storage.writer import draft
 
 _ALL = "holdfast verify lists them all"
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
@@ -97,7 +98,7 @@ def put(kind: str, text: str | None, **given: Any) -> None:
         text = read_stdin()
     tags = list(given.pop("tags")) or None
     with open_root() as memory:
-        show.receipt(memory.put(kind, text, tags=tags, fields=fields, id=identifier, **given))
+        show.receipt(memory.keep(draft(kind=kind, text=text, tags=tags, fields=fields, id=identifier, **given)))
 
 
 @command()

@@ -71,6 +71,8 @@ class Match(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Chat:
+    """The chat history of all channels, `MEMORY.md`, and the messages for a model."""
+
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self._settings = memory.settings.chat

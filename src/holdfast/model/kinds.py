@@ -88,6 +88,13 @@ class Kind(msgspec.Struct, frozen=True):
         return "{any}" not in self.place
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The fields of this kind that have a name of their own."""
+        names = (self.key, *self.required, *self.choices, *self.front, self.session if self.shape == "line" else "")
+        usual = {"", "title", "text", "name", "session", *self.dates, self.time}
+        return tuple(dict.fromkeys(name for name in names if name not in usual))
+
+    @property
     def on_request(self) -> bool:
         """Is it searched only when its kind is asked for? Then its words do not count as words of the others."""
         return self.layer in ("cold", "own")

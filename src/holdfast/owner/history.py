@@ -22,7 +22,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model.kinds import KINDS, LEDGER, Place
 from holdfast.model.names import amount, check_text
-from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
+from holdfast.model.records import Draft, Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import bound, from_ns, is_id, mint
 from holdfast.storage import drafts, parsing, write_log
 from holdfast.storage.log import attempts
@@ -230,10 +230,11 @@ def undo_entry(memory: Core, record: Record, op_id: str = "") -> Receipt:
     before = past[-1]
     fields = drafts.copied_fields(kind, before) | {kind.key: before.key}
     value, until = before.fields.get(kind.text), str(before.fields.get("until") or "")
-    return memory.put(
-        kind.name, before.text if value is None else None, data=value, tags=before.tags, fields=fields,
+    draft = Draft(
+        kind=kind.name, text=before.text if value is None else None, data=value, tags=before.tags, fields=fields,
         scope=before.scope.path or None, op_id=op_id, until=until, reason="undo",
     )  # fmt: skip
+    return memory.keep(draft)
 
 
 def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -38,6 +38,11 @@ from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
 from holdfast.storage.tree import ABSENT, changed, write_value
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from holdfast.types import KindName, PutArguments
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -52,8 +57,11 @@ class Writer:
         self.scopes = Scopes(self.tree, self.layout)
         self.secrets = SecretPolicy(store.settings.secrets)
 
-    def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
-        """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
+    def put(self, kind: KindName | Literal[""] = "", text: str | None = None, **given: Unpack[PutArguments]) -> Receipt:
+        """Write a record; durable when this returns. Without a kind, change the record `id`.
+
+        `given` are the other fields of `Draft`, and those fields of a kind that have a name of their own, as `key`.
+        """
         return self.keep(draft(kind=kind, text=text, **given))
 
     def keep(self, draft: Draft) -> Receipt:
@@ -554,8 +562,13 @@ def _no_edit(identifier: str) -> Invalid:
 
 
 def draft(**given: Any) -> Draft:
-    """Make a draft of loose arguments; Invalid names the valid ones."""
-    return converted(given, Draft, "A draft")
+    """Make a draft of loose arguments, those of the kind's own fields too; Invalid names the valid ones."""
+    kind = KINDS.get(str(given.get("kind")))
+    own = {name: given.pop(name) for name in kind.own if name in given} if kind else {}
+    if own:
+        given["fields"] = {**given.get("fields", {}), **own}
+    what = f"put, for a {kind.name} also with {', '.join(kind.own)}," if kind and kind.own else "put"
+    return converted(given, Draft, what)
 
 
 def converted(given: dict[str, Any], kind: type[S], what: str) -> S:

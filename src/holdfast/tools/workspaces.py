@@ -160,9 +160,13 @@ def searchMemory(
 ) -> list[dict[str, Any]]:
     """Search the save points of a workspace and the history of what was done in it."""
     span, most = dateRange or DateRange(), MAX_LIMIT if agentId else limit
-    wanted = Query(text=query, scope=workspaceId, since=span.start, until=span.end, limit=most)
+    asked = Query(text=query, scope=workspaceId, since=span.start, until=span.end, limit=most)
     hits = [  # one list for each type, since scores of short calls and long texts do not compare
-        [hit for hit in call.memory.find(wanted, kinds=(name.removesuffix("s"),)) if is_by(hit.record, agentId or "")]
+        [
+            hit
+            for hit in call.memory.find(msgspec.structs.replace(asked, kinds=(name.removesuffix("s"),)))
+            if is_by(hit.record, agentId or "")
+        ]
         for name in ("states", "traces")
         if not memoryTypes or name in memoryTypes
     ]
