@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, corpora, the table and the JSON file."""
+"""Shared parts of the benchmarks: timing, corpora, the table and the JSON file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass
 class Run:
-    """One run of a benchmark: rows are printed as they come and written as JSON at the end."""
+    """One run of a benchmark: rows are printed at once and written as JSON at the end."""
 
     name: str
     quick: bool
@@ -58,7 +58,7 @@ class Run:
         print(f"{what:<58} {value:>12,.2f} {unit:<10} {target:<12} {mark:<7} {row.detail}", flush=True)
 
     def finish(self) -> None:
-        """Write the JSON; the exit code says whether every target was met."""
+        """Write the JSON; return an exit code that says whether every target was met."""
         result = {
             "benchmark": self.name,
             "quick": self.quick,
@@ -86,7 +86,7 @@ def start(name: str, *, stores: bool = False) -> Run:
 
 
 def timed(work: Callable[[], Any], times: int = 1) -> float:
-    """Return the seconds that one call takes, as the mean over some."""
+    """Return the seconds of one call, as the mean over some calls."""
     begin = time.perf_counter()
     for _ in range(times):
         work()
@@ -104,7 +104,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @contextmanager
 def folder() -> Iterator[str]:
-    """Give a folder on the disk of the checkout, not on a tmpfs, and remove it."""
+    """Make a folder on the disk of the checkout, not on a tmpfs, and remove it afterwards."""
     os.makedirs(".bench", exist_ok=True)
     path = tempfile.mkdtemp(prefix="root-", dir=os.path.abspath(".bench"))
     try:
@@ -155,7 +155,7 @@ def cpu_of(work: Callable[[], Any], times: int = 1) -> float:
 
 
 class Words:
-    """Text with the word frequencies of natural language: a few words everywhere, most of them rare."""
+    """Text with the word frequencies of natural language: a few frequent words, most of them rare."""
 
     def __init__(self, size: int = 60_000, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -171,7 +171,7 @@ class Words:
         return " ".join(self._random.choices(self._words, cum_weights=self._weights, k=count))
 
     def query(self, text: str) -> str:
-        """Return three to five words of a text, as somebody who half remembers it would type."""
+        """Return three to five words of a text, as a person would type who half remembers it."""
         words = text.split()
         return " ".join(self._random.sample(words, min(len(words), self._random.randint(3, 5))))
 

@@ -2,12 +2,13 @@
 
     scripts/bench mcp [--quick]
 
-A plain client writes JSON lines to the server's standard input and reads its answers, so that what is measured is the
-server. The bare server is the same SDK with one tool that returns at once.
+A plain client writes JSON lines to the server's standard input and reads its answers, so the client costs little. The
+bare server is the same SDK with one tool that returns at once.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -48,7 +49,7 @@ STATE = {
 
 
 class Client:
-    """A server as a subprocess, and the least that is needed to talk to it."""
+    """A server as a subprocess, with a minimal client."""
 
     def __init__(self, command: list[str], more: Mapping[str, str] = {}) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -97,6 +98,7 @@ def main() -> None:
     run = start("mcp")
     cold_start(run)
     calls(run)
+    transport(run)
     many_states(run)
     tracing(run)
     run.finish()
@@ -116,7 +118,7 @@ def first_list(command: list[str]) -> float:
 
 
 def cold_start(run: Run) -> None:
-    """Time from the start of the process to the first tools/list answer, in alternation."""
+    """Time from the start of the process to the first tools/list answer; both servers take turns."""
     with folder() as root:
         ours, bare = [], []
         for _ in range(3 if run.quick else 9):
@@ -154,6 +156,34 @@ def calls(run: Run) -> None:
     run.add("resident memory with 1,000 records", megabytes, "MB", 100)
 
 
+def transport(run: Run) -> None:
+    """The same calls in one process and over stdio, in alternating blocks: the median time, and CPU of the server."""
+    size, blocks = (20, 5) if run.quick else (100, 10)
+    with folder() as root, folder() as other, holdfast.open(root, watch=True) as memory:
+        client = Client(server(other))
+        for call in (memory.call, client.call):
+            call("createState", STATE | {"name": "One"})
+            call("remember", {"text": "The token refresh logic runs every hour.", "title": "Tokens"})
+
+        def block(work: Callable[[], Any], cpu: Callable[[], float]) -> tuple[float, float]:
+            before = cpu()
+            median = median_of(size, work) * 1000
+            return median, (cpu() - before) / size
+
+        for tool, given in (("loadState", {"name": "One"}), ("recall", {"query": "token refresh logic"})):
+            here = functools.partial(lambda tool, given: memory.call(tool, dict(given)), tool, given)
+            there = functools.partial(client.call, tool, given)
+            rows = [
+                (*block(here, lambda: time.process_time() * 1000), *block(there, client.cpu)) for _ in range(blocks + 1)
+            ]
+            near, near_cpu, far, far_cpu = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+            what, detail = f"{tool} over stdio, above one process", f"{far:.2f} ms against {near:.2f} ms"
+            run.add(f"{what}, p50", far - near, "ms", 1, detail=detail)
+            detail = f"{far_cpu:.2f} ms against {near_cpu:.2f} ms"
+            run.add(f"{what}, CPU", far_cpu - near_cpu, "ms", 1, detail=detail)
+        client.close()
+
+
 def many_states(run: Run) -> None:
     """Listing and loading among many states."""
     count = 1_000 if run.quick else 10_000
@@ -178,7 +208,7 @@ def many_states(run: Run) -> None:
 
 
 def tracing(run: Run) -> None:
-    """What the trace of a call costs."""
+    """The cost of the trace of a call."""
     with folder() as root, holdfast.open(root) as memory:
         params = {"name": "x", "text": "words " * 40}
         trace = Trace(tool="createState", workspace="default", session="s", params=params, result="done", ms=1.0)

@@ -1,15 +1,17 @@
-"""Holdfast beside other memory servers, through the same door: MCP over stdio.
+"""Holdfast beside other memory servers, through the same interface: MCP over stdio.
 
-    scripts/bench peers [--quick]
+    scripts/bench peers [--quick]                  the table, with targets
+    scripts/bench report --only peers [--quick]    the section and the plot of docs/benchmarks.md
 
-Each server is started by the same plain client, given the same notes and asked the same questions. The reference server
-(`@modelcontextprotocol/server-memory`) comes from npm and is left out, with a message, where npm is missing. The floor
-(`bench/_floor.py`) is the least that such a server can do. CPU is that of the server's process and all its threads, so
-other work on the machine changes it little. Ratios are within one run.
+Each server is started by the same plain client, gets the same notes and is asked the same questions. The reference
+server (`@modelcontextprotocol/server-memory`) comes from npm and is skipped, with a message, without npm. The floor
+(`bench/_floor.py`) is the minimum of such a server. CPU is that of the server's process with all threads; of a start and
+of a command it is the least of seven, since other work on the machine only adds to it. Ratios are within one run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -31,12 +33,22 @@ from holdfast.recall import embedders
 
 Tool = tuple[str, dict[str, Any]]
 REFERENCE = "@modelcontextprotocol/server-memory"
-_STARTS, _WRITES, _QUESTIONS = 5, 200, 100
-_IMPORTS = (["mcp"], ["search", "ship"], ["context"])
+_STARTS, _WRITES, _QUESTIONS = 7, 200, 100
+_SMALL, _LARGE = 20, 1_000
+_COMMANDS = (
+    (["--version"], _SMALL, 40),
+    (["search", "codename"], _SMALL, 80),
+    (["remember", "We ship on Tuesdays.", "--title", "Shipping {}"], _SMALL, 90),
+    (["put", "note", "We ship on Mondays.", "--title", "Sailing {}"], _SMALL, 90),
+    (["search", "codename"], _LARGE, None),
+    (["context", "--task", "codename"], _LARGE, 150),
+)
+"""Commands in a process of their own, in a memory of so many notes, and the most CPU in milliseconds."""
+_IMPORTS = (["mcp"], ["search", "codename"], ["context"])
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """What was measured of one server. Times are in milliseconds, sizes in megabytes."""
+    """The measurements of one server. Times are in milliseconds, sizes in megabytes."""
 
     name: str
     start_ms: float = 0.0
@@ -50,7 +62,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """Searches in a memory of so many notes."""
+    """Searches in a memory of this many notes."""
 
     notes: int
     p50_ms: float
@@ -58,15 +70,24 @@ class Searched(msgspec.Struct, frozen=True):
     cpu_ms: float
     found: int
     asked: int
-    """How many questions have one right note; `found` of them were answered with it."""
+    """The number of questions with one right note; `found` of them got it."""
     memory_mb: float
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command of Holdfast in a process of its own, in a memory of so many notes."""
+
+    name: str
+    notes: int
+    cpu_ms: float
+    most_ms: float | None = None
 
 
 class Note(NamedTuple):
     title: str
     text: str
     mark: str
-    """A word of the title that no question contains: it proves a hit."""
+    """A word of the title that no question contains, so it proves a hit."""
     question: str
 
 
@@ -89,12 +110,14 @@ def main() -> None:
     for peer in measured:
         told(run, peer)
     compared(run, by_name)
-    alone(run)
+    for one in alone():
+        run.add(f"holdfast {one.name}, {one.notes:,} notes, CPU", one.cpu_ms, "ms", one.most_ms)
+    slowest_imports()
     run.finish()
 
 
 def measure(quick: bool) -> list[Peer]:
-    """Measure every server that is here, one after the other."""
+    """Measure every available server, one after the other."""
     words, sizes = Words(), (300, 1_000) if quick else (1_000, 10_000)
     notes = [_note(words, number) for number in range(sizes[-1] + _WRITES)]
     return [_measured(system, notes, sizes) for system in _systems()]
@@ -132,7 +155,7 @@ def _systems() -> Iterator[System]:
 
 
 def _reference() -> str:
-    """Install the reference server with npm, once; return its program, or nothing where that is not possible."""
+    """Install the reference server with npm, once; return its program, or None if that is not possible."""
     place = os.path.abspath(".bench/npm")
     program = os.path.join(place, "node_modules", REFERENCE, "dist", "index.js")
     if not os.path.exists(program):
@@ -198,7 +221,7 @@ def _client(system: System, root: str) -> Client:
 
 
 def _started(system: System, root: str) -> Peer:
-    """Measure starts up to the first tools/list; the very first one, which makes the memory, does not count."""
+    """Measure starts up to the first tools/list; the very first one, which creates the memory, does not count."""
     walls, cpus, idle = [], [], 0.0
     for number in range(_STARTS + 1):
         begin = time.perf_counter()
@@ -210,7 +233,7 @@ def _started(system: System, root: str) -> Peer:
         time.sleep(0.3)
         idle = resident(client.process.pid)
         client.close()
-    return Peer("", percentile(walls, 0.5), percentile(cpus, 0.5), idle)
+    return Peer("", percentile(walls, 0.5), min(cpus), idle)
 
 
 def _searched(system: System, root: str, notes: Sequence[Note]) -> Searched:
@@ -233,29 +256,19 @@ def _searched(system: System, root: str, notes: Sequence[Note]) -> Searched:
 
 
 def _is_complete(client: Client, system: System, note: Note) -> bool:
-    """Does the server use all its vectors, if it has any?"""
+    """Does the server use all vectors, if it has any?"""
     return "by words alone" not in json.dumps(client.call(*system.ask(note.question)))
 
 
 def _installed(name: str) -> tuple[float, int]:
-    """Return the megabytes and the packages of an installation; that of Holdfast is made for it, without extras."""
+    """Return the megabytes and the packages of an installation; Holdfast is installed for it, without extras."""
     if name == "reference server":
         place = os.path.abspath(".bench/npm/node_modules")
         return _size(place), len(glob.glob(f"{place}/*/package.json") + glob.glob(f"{place}/@*/*/package.json"))
     if name == "Holdfast by words":
         place = os.path.abspath(".bench/install")
         shutil.rmtree(place, ignore_errors=True)
-        words = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--target",
-            place,
-            ".",
-        ]
+        words = [sys.executable, *"-m pip install --quiet --disable-pip-version-check --target".split(), place, "."]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return _size(place), len(glob.glob(f"{place}/*.dist-info"))
     return 0.0, 0
@@ -281,7 +294,7 @@ def told(run: Run, peer: Peer) -> None:
 
 
 def compared(run: Run, peers: Mapping[str, Peer]) -> None:
-    """Add the ratios that Holdfast aims at."""
+    """Add the ratios that have targets."""
     floor, ours, semantic = peers["floor"], peers["Holdfast by words"], peers.get("Holdfast with semantic")
     run.add("CPU to the first tools/list", ours.start_cpu_ms, "ms", 150)
     if reference := peers.get("reference server"):
@@ -289,7 +302,8 @@ def compared(run: Run, peers: Mapping[str, Peer]) -> None:
     run.add("installation", ours.install_mb, "MB", 60)
     run.add("packages", ours.packages, "", 12)
     run.add("resident memory, idle", ours.idle_mb, "MB", 35)
-    run.add(f"resident memory, {ours.searches[0].notes:,} notes", ours.searches[0].memory_mb, "MB", 45)
+    with_notes = next(one.memory_mb for one in ours.searches if one.notes == _LARGE)  # of both lists of sizes
+    run.add(f"resident memory, {_LARGE:,} notes", with_notes, "MB", 45)
     for number, (words_most, meaning_most) in enumerate(((3, None), (1, 1.5))):
         least = floor.searches[number]
         for peer, most in ((ours, words_most), (semantic, meaning_most)):
@@ -298,39 +312,65 @@ def compared(run: Run, peers: Mapping[str, Peer]) -> None:
                 run.add(f"{peer.name}: search in {least.notes:,} notes, p50 / floor", ratio, "x", most)
 
 
-def alone(run: Run) -> None:
-    """Commands in processes of their own, and what they import."""
+def alone() -> list[Command]:
+    """Measure commands in processes of their own, by words: vectors would be made in the background."""
+    found = []
+    for size in (_SMALL, _LARGE):
+        with _filled(size) as root:
+            for words, notes, most in _COMMANDS:
+                if notes == size:
+                    cpu = [_command(root, *(word.format(number) for word in words)) for number in range(_STARTS + 1)]
+                    name = " ".join(words[: 2 if words[0] == "put" else 1])
+                    found.append(Command(name, size, round(min(cpu[1:]), 1), most))
+    return found
+
+
+def slowest_imports() -> None:
+    with _filled(_SMALL) as root:
+        for words in _IMPORTS:
+            print(f"\nSlowest imports of holdfast {words[0]} (own, with all that it imports; ms)")
+            for own, every, module in _imports(root, *words):
+                print(f"  {own:6.1f} {every:6.1f}  {module}")
+
+
+@contextlib.contextmanager
+def _filled(notes: int) -> Iterator[str]:
     words = Words()
     with folder() as root:
-        _load_holdfast(root, [_note(words, number) for number in range(1_000)])
-        time.sleep(2.1)
-        for name, arguments, most in (
-            ("holdfast search", ["search", "codename"], 80),
-            ("holdfast context", ["context", "--task", "codename"], 150),
-        ):
-            cpu = [_command(root, *arguments) for _ in range(6)][1:]
-            run.add(f"{name} over 1,000 notes, CPU", percentile(cpu, 0.5), "ms", most)
-        for arguments in _IMPORTS:
-            print(f"\nSlowest imports of holdfast {' '.join(arguments)} (own, all; ms)")
-            for own, every, module in _imports(root, *arguments):
-                print(f"  {own:6.1f} {every:6.1f}  {module}")
+        _load_holdfast(root, [_note(words, number) for number in range(notes)])
+        time.sleep(2.1)  # files younger than two seconds are compared by content
+        yield root
+
+
+def _environment() -> dict[str, str]:
+    """With compiled modules and without an embedder."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return usual | {"HOLDFAST_SEARCH_EMBEDDER": "none"}
 
 
 def _command(root: str, *words: str) -> float:
     """Run a command and return the milliseconds of CPU that it took."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-m", "holdfast", *words, "--root", root]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command, nothing = [sys.executable, "-m", "holdfast", *words], subprocess.DEVNULL
+    environment = _environment() | {"HOLDFAST_ROOT": root}
+    process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    assert not process.returncode, words
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
 def _imports(root: str, *words: str) -> list[tuple[float, float, str]]:
-    command = [sys.executable, "-X", "importtime", "-m", "holdfast", *words, "--root", root]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    rows = re.findall(r"import time:\s+(\d+) \|\s+(\d+) \| +(\S+)", done.stderr)
-    found = [(int(own) / 1000, int(every) / 1000, module) for own, every, module in rows]
+    """Return the slowest imports of a command; of several runs, the least time of each."""
+    command, least = [sys.executable, "-X", "importtime", "-m", "holdfast", *words], dict[str, tuple[int, int]]()
+    environment = _environment() | {"HOLDFAST_ROOT": root}
+    for _ in range(_STARTS):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        for own, every, module in re.findall(r"import time:\s+(\d+) \|\s+(\d+) \| +(\S+)", done.stderr):
+            known = least.get(module, (1 << 60, 1 << 60))
+            least[module] = min(known[0], int(own)), min(known[1], int(every))
+    found = [(own / 1000, every / 1000, module) for module, (own, every) in least.items()]
     return sorted(found, reverse=True)[:12]
 
 

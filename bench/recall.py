@@ -2,7 +2,7 @@
 
     scripts/bench recall [--quick] [--store postgresql://…]
 
-How good the answers are is another question: `scripts/bench quality`.
+`scripts/bench quality` measures how good the answers are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = 5_000
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """What recall costs over so many messages with one embedder."""
+    """The cost of recall over a number of messages with one embedder."""
 
     count: int
     embedder: str
@@ -37,12 +37,12 @@ class Speed(msgspec.Struct, frozen=True):
     p50_ms: float
     p95_ms: float
     memory_mb: float
-    """Of a process that does nothing but recall."""
+    """Of a process that only recalls."""
     read_per_s: float
     embedded_per_s: float = 0.0
     vector_bytes: float = 0.0
     core_ms: float = 0.0
-    """What a recall takes of a core, at the median: the same on a busy machine as on an idle one."""
+    """The CPU time of a recall at the median: the same on a busy machine as on an idle one."""
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def messages(run: Run, count: int, embedder: str) -> None:
 
 
 def measure(words: Words, count: int, embedder: str, store: str = "") -> Speed:
-    """Make a memory of so many messages, recall from it, and remove it."""
+    """Make a memory with a number of messages, recall from it, and remove it."""
     texts = [words.text() for _ in range(count)]
     with _place(store) as root, _using(embedder):
         reading, embedded, size = _fill(root, texts)
@@ -83,7 +83,7 @@ def measure(words: Words, count: int, embedder: str, store: str = "") -> Speed:
 
 
 def _place(store: str) -> AbstractContextManager[str]:
-    """Give a place for a memory, and remove it."""
+    """Make a place for a memory, and remove it afterwards."""
     if not store:
         return folder()
     return temporary_tenant(store, "")
@@ -91,7 +91,7 @@ def _place(store: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _using(embedder: str) -> Iterator[None]:
-    """Choose an embedder for this process and those that it starts."""
+    """Choose an embedder for this process and its children."""
     before = os.environ.get(_EMBEDDER)
     os.environ[_EMBEDDER] = embedder
     try:
@@ -103,7 +103,7 @@ def _using(embedder: str) -> Iterator[None]:
 
 
 def _fill(root: str, texts: Sequence[str]) -> tuple[float, float, float]:
-    """Keep the texts; return the seconds of reading them, of embedding them, and the bytes of one vector."""
+    """Save the texts; return the seconds of reading and of embedding them, and the bytes of one vector."""
     with holdfast.open(root) as memory:
         for start_at in range(0, len(texts), _PART):
             lines = [
@@ -119,7 +119,7 @@ def _fill(root: str, texts: Sequence[str]) -> tuple[float, float, float]:
 
 
 def _ask(root: str, words: Words, texts: Sequence[str]) -> tuple[float, list[float], list[float]]:
-    """Return the milliseconds of the first recall, those of two hundred more, and what each of these took of a core."""
+    """Return the milliseconds of the first recall and of two hundred more, and the CPU time of each of these."""
     with holdfast.open(root, watch=True) as memory:
         first = timed(lambda: memory.call("recall", {"query": "warm up"})) * 1000
         times, spent = [], []

@@ -2,8 +2,8 @@
 
     scripts/bench store [--quick]
 
-Ratios compare Holdfast with the bare system calls in the same run, in alternating blocks, so a slow or noisy
-machine slows both. Times that are promised as such are medians or percentiles of one process.
+Ratios compare Holdfast with the bare system calls in the same run, in alternating blocks, so a slow or noisy machine
+affects both. Times with a target are medians or percentiles of one process.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def many_documents(run: Run, words: Words) -> None:
             os.makedirs(place, exist_ok=True)
             with open(os.path.join(place, f"note-{number}.md"), "w", encoding="utf-8") as file:
                 file.write(f"---\nname: Note {number}\ntags: [bench]\n---\n\n{words.text(30, 60)}\n")
-        time.sleep(2.1)  # stamps younger than two seconds are compared by content, which is not what is measured
+        time.sleep(2.1)  # younger files are compared by content, which is not measured here
         with holdfast.open(root) as memory:
             elapsed = timed(lambda: memory.refresh(rebuild=True))
             run.add(f"rebuild, {count:,} documents", count / elapsed, "records/s")
@@ -234,7 +234,7 @@ def searches(run: Run, words: Words, count: int, *, p50: float | None, p95: floa
 
 
 def _fill(root: str, words: Words, count: int) -> list[str]:
-    """Write a history as Holdfast would have, fast; return some of its texts."""
+    """Write a history as Holdfast would, but fast; return some of its texts."""
     os.makedirs(os.path.join(root, "user/memory"))
     some = []
     last = ""
@@ -256,7 +256,7 @@ def _fill(root: str, words: Words, count: int) -> list[str]:
 
 
 def _serve(root: str, queries: list[str]) -> dict[str, float]:
-    """Measure in a process of its own, so that its memory is only Holdfast's."""
+    """Measure in another process, so that its memory is only Holdfast's."""
     with holdfast.open(root) as memory:
         begin = time.perf_counter()
         done = memory.refresh(rebuild=True)

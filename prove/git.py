@@ -1,8 +1,8 @@
 """git beside live writers: pulls, commits, stashes and other branches, plain and through `holdfast git`.
 
-Plain git takes no lock. It compares the files first and replaces them later, one after the other; a slow filter makes
-the time between the two longer. Entries of processes that are alive come back; `holdfast git` protects those of short
-commands, too. Entries that were pushed elsewhere arrive.
+Plain git takes no lock: it first compares all files and later replaces them one by one. A slow filter lengthens the
+time between. Entries of live processes are restored; `holdfast git` also protects those of short commands. Entries that
+another clone pushed must arrive.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _plain(run: Run, folder: str, tally: Tally) -> None:
         _push(there, number, theirs)
         number += 1
         for words in _PLAIN:
-            _git(here, *words, check=False)  # beside writers, git refuses some of it
+            _git(here, *words, check=False)  # beside writers, git refuses some of these commands
             tally.made()
     history = mine.finished()
     _git(here, "add", "--all")
@@ -83,12 +83,12 @@ def _ours(run: Run, folder: str, tally: Tally) -> None:
 
 def _check(tally: Tally, root: str, history: History, *, clean: bool) -> None:
     tally.made(0, len(history.acknowledged))
-    refused = history.refusals() if clean else []  # plain git may take a record away before it is read back
+    refused = history.refusals() if clean else []  # plain git may remove a record before it is read back
     tally.note(refused + faults_of(root, history, clean=clean), root)
 
 
 def _clones(folder: str) -> tuple[str, str]:
-    """Make a memory with a few entries, a bare repository, and a clone of it on another machine."""
+    """Make a memory with some entries, a bare repository, and a clone on another machine."""
     here, there, middle = (os.path.join(folder, name) for name in ("root", "there", "middle.git"))
     make_root(here)
     with holdfast.open(here) as memory:

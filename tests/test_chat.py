@@ -463,7 +463,7 @@ def test_an_exchange_is_complete_or_absent_after_a_kill(root: Path) -> None:
 def test_an_exchange_cut_anywhere_is_whole_or_absent(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """A write that stops at any byte, as after a crash: the exchange before it stands, this one is whole or absent."""
+    """A write that stops at any byte, as in a crash: earlier exchanges are kept, this one is complete or absent."""
     root = tmp_path_factory.mktemp("cut")
     with holdfast.open(root) as memory:
         memory.chat.persist_exchange("cli", "me", "first", "one")
@@ -758,7 +758,7 @@ with holdfast.open(sys.argv[1]) as memory:
 
 
 def test_every_one_of_many_writes_can_be_undone(root: Path) -> None:
-    """Accounts of writers side by side may stand in another order than their writes."""
+    """Entries of the write log may be in another order than the writes."""
     holdfast.open(root).close()
     workers = [subprocess.Popen([sys.executable, "-c", SAVES, str(root), name]) for name in "abcd"]
     assert [worker.wait() for worker in workers] == [0] * 4

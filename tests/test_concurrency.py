@@ -1,7 +1,7 @@
-"""Many real processes on one root: writing together, killed at any moment, stopped while they hold a lock.
+"""Many real processes on one root: they write together, are killed at any moment, or stopped while they hold a lock.
 
-The workers are small programs that use the public door and print what was acknowledged to them, line by line, so
-that what they were told can be compared with what is on disk, whatever became of them.
+The workers are small programs that use the public interface and print each acknowledgement as a line, so that the
+output can be compared with the files.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def test_two_processes_that_rebuild_and_one_that_reads_never_disagree(root: Path
 
 
 def holding(root: Path, path: str) -> subprocess.Popen[str]:
-    """Start a process that holds a file as its writers do: a log itself, a document by its folder."""
+    """Start a process that locks a file as its writers do: a log itself, a document by its folder."""
     return start(HOLDS, root / path if path.endswith(".jsonl") else (root / path).parent)
 
 

@@ -1,4 +1,4 @@
-"""What holds when things overlap: a busy index, live writers, merges, other time zones, moved roots."""
+"""Promises during overlapping events: a busy index, live writers, merges, other time zones, moved roots."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
 from holdfast.model.times import utc_now
 from holdfast.roots import make_root
+from holdfast.storage.files import rows
 from teamserver import until
 
 
@@ -69,7 +70,8 @@ def test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written(root
         assert [record.text for record in memory.tail("fact") if record.key == "zone"] == ["mine"]
 
 
-def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path) -> None:
+def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BUSY_MS", 50)
     with holdfast.open(root) as memory:
         memory.put("note", "marble", title="A")
         assert len(memory.find("marble")) == 1
@@ -81,7 +83,8 @@ def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path) -
         assert len(memory.find("marble granite")) == 2
 
 
-def test_a_watching_memory_catches_up_after_a_busy_index(root: Path) -> None:
+def test_a_watching_memory_catches_up_after_a_busy_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BUSY_MS", 50)
     with holdfast.open(root, watch=True) as memory:
         memory.put("note", "marble", title="A")
         assert len(memory.find("marble")) == 1

@@ -320,7 +320,7 @@ def test_what_the_client_saves_while_we_write_is_not_overwritten(home: Home) -> 
     path = home.file("cursor")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
-    words = ["strace", "-f", "-o", "/dev/null", "--inject=fsync:delay_exit=3000000"]
+    words = ["strace", "-f", "-o", "/dev/null", "--inject=fsync:delay_exit=1500000"]
     command = [*words, sys.executable, "-m", "holdfast", "install", "cursor", "--yes"]
     with subprocess.Popen(
         command, env=home.environment, cwd=home.project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -44,7 +44,7 @@ class Spent:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Does what the server was told to do next, the last thing again and again."""
+    """A server that follows a script; the last step is repeated."""
 
     server: Server
 
@@ -152,7 +152,7 @@ def model(server: Server, spent: Spent, **more: Any) -> LanguageModel:
 
 
 def prompts(server: Server) -> tuple[str, str]:
-    """What the last request told the model to do, and the text it was given."""
+    """The instructions and the text of the last request."""
     system, user = server.seen[-1][2]["messages"]
     assert (system["role"], user["role"]) == ("system", "user")
     return system["content"], user["content"]
@@ -368,7 +368,7 @@ def test_asking_again_stays_within_the_day(server: Server, spent: Spent) -> None
 
 def test_a_closed_port_is_told_and_costs_nothing(spent: Spent) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can get it
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so no other program can get it
         port = taken.getsockname()[1]
         for url in (f"http://127.0.0.1:{port}/v1", f"https://127.0.0.1:{port}/v1", "http://a..b/v1"):
             refused(LanguageModel(settings.ModelSettings(url=url, name="small"), spent))

@@ -322,8 +322,10 @@ def test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found(memor
         mind.append("episodic", said)
         if turn % 25 == 24:
             mind.compact("episodic", keep_last=10)
+        if turn % 10 < 9:
+            continue
         prompt = "\n".join(found.text for found in mind.search("episodic", {"last": 40}))
-        prompt += mind.context("where is the license key of the staging server?", budget=1_000) if turn > 990 else ""
+        prompt += mind.context("where is the license key of the staging server?", budget=1_000) if turn == 999 else ""
         largest = max(largest, count_tokens(prompt))
     assert largest <= budget
     assert "drawer 19" in prompt
@@ -451,7 +453,7 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
         server.server_close()
     with holdfast.open(root) as memory:
         fill(memory, 20)
-        assert memory.mind("s").compact("episodic").by == "extract"  # nobody listens there any more
+        assert memory.mind("s").compact("episodic").by == "extract"  # no server listens there any more
 
 
 def test_a_field_called_access_hides_nothing(memory: holdfast.Memory) -> None:
@@ -766,7 +768,7 @@ def test_no_prompt_exceeds_its_budget(lines: list[list[str]], said: list[str], b
     assert count_tokens(compaction.within_budget(offers, gist, budget)) <= budget
 
 
-# what is told beside the answer
+# reported beside the answer
 
 
 @pytest.mark.parametrize(

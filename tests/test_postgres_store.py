@@ -1,4 +1,4 @@
-"""What is particular to a memory whose records are rows: clocks, words, large texts, exports, poolers, vectors."""
+"""Properties of the row engine: clocks, words, large texts, exports, poolers, vectors."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def test_ten_thousand_values_of_one_key_leave_one_current(address: str) -> None:
         assert memory.store.import_entries(FACTS, entries[:500]) == 0
 
 
-def test_a_document_of_20_megabytes_comes_back_byte_for_byte(
+def test_a_document_of_17_megabytes_comes_back_byte_for_byte(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_LIMITS_DOCUMENT_BYTES", str(64 << 20))
     part = "│ 🐘 ä \\ \" ' \t% {{}}\r\n· · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · · ·\n".encode()
-    data = b"# Large\n\nzebrafish\n" + part * ((20 << 20) // len(part)) + b"the end"
+    data = b"# Large\n\nzebrafish\n" + part * ((17 << 20) // len(part)) + b"the end"
     path = "resources/workspaces/default/_notes/large.md"
     with holdfast.open(address) as memory:
         memory.store.write(path, data, expect=ABSENT)
@@ -268,7 +268,7 @@ def test_verify_names_a_row_that_was_changed_and_a_rebuild_repairs_it(
 
 
 class Clock:
-    """A clock that stands still during a call."""
+    """A clock that does not move during a call."""
 
     def __init__(self) -> None:
         self.ms = 1_790_000_000_000

@@ -1,4 +1,4 @@
-"""Each step of the ranking, in a small memory where it decides; and what holds of all answers."""
+"""Each step of the ranking, in a small memory where it decides; and properties of all answers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_step_of_weight_zero_is_left_out(filled: holdfast.Memory, root: Path) 
         assert hits[0]["score"] == hits[1]["score"]
 
 
-# what holds of all answers
+# properties of all answers
 
 
 def test_sessions_come_one_hit_each(filled: holdfast.Memory) -> None:

@@ -18,7 +18,6 @@ import itertools
 import os
 import re
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from holdfast.cli import show
 from holdfast.cli.main import command, given_root, open_root
 from holdfast.formats import prompts, transcripts
 from holdfast.model import names
+from holdfast.model.patterns import regex
 
 WITHIN = 450
 """Milliseconds from the start of the process; the client waits for it."""
@@ -57,14 +57,14 @@ _SHORT = 10
 _DAYS = 90
 """How long it is remembered that a session was asked."""
 _SAVES = "remember|revise|save_learning|createState|save_skill|set_plan_status|memory_(?:write|learn|append)"
-_SAVED = re.compile(
+_SAVED = regex(
     rf"^(?:mcp__)?holdfast__(?:(?:{_SAVES}) |useTools .*\"tool\": ?\"(?:{_SAVES})\")"
     r"|\bholdfast (?:remember|put|state create|learnings save)\b"
     r"|^(?:Edit|MultiEdit|Write|apply_patch) .*(?:decisions|lessons)\.md",
     re.MULTILINE,
 )
-_NAMED = re.compile(rb"holdfast|decisions\.md|lessons\.md")
-_PROGRAM = re.compile(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
+_NAMED = regex(rb"holdfast|decisions\.md|lessons\.md")
+_PROGRAM = regex(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
 """In the transcript of a session that another program runs: that program reads the last answer."""
 
 
@@ -81,6 +81,8 @@ def hook(client: str, workspace: str, within: int) -> None:
         sent = read_input()
         path, event = text(sent, "transcript_path"), text(sent, "hook_event_name")
         if event in _IMPORTED and path:
+            import subprocess
+
             folder, nothing = text(sent, "cwd"), subprocess.DEVNULL
             words = [sys.executable, "-m", "holdfast", "import", client, path]
             words += ["--workspace", workspace] if workspace else ["--project", folder] if folder else []
