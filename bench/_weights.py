@@ -98,7 +98,7 @@ def _asked(given: quality.Set, search: Search) -> Iterator[Gathered]:
             turns = quality.load(memory, corpus.turns)
             for number, question in enumerate(corpus.questions):
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=quality.TURNS)
-                found = memory.candidates(query)
+                found = memory.with_candidates(query, lambda found: found)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
                 yield Gathered(question, found.pools, found.near, read_question(query.text, query.asked), turns, part)
 

@@ -44,6 +44,8 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     store: str = ""
     """The database to measure in, "" for files."""
+    size: int = 0
+    """The largest memory to measure."""
 
     def add(self, what: str, value: float, unit: str, at_most: float | None = None, **more: Any) -> None:
         at_least = more.pop("at_least", None)
@@ -75,14 +77,16 @@ class Run:
         sys.exit(1 if missed else 0)
 
 
-def start(name: str, *, stores: bool = False) -> Run:
+def start(name: str, *, stores: bool = False, size: int = 0) -> Run:
     parser = argparse.ArgumentParser(prog=f"scripts/bench {name}")
     parser.add_argument("--quick", action="store_true", help="small corpora, to see that it runs")
     parser.add_argument("--out", default=f".bench/{name}.json", help="where the JSON goes")
     if stores:
         parser.add_argument("--store", default="", help="measure in this database, postgresql://…")
+    if size:
+        parser.add_argument("--size", type=int, default=size, help=f"the largest memory to measure ({size:,})")
     given = parser.parse_args()
-    return Run(name, given.quick, given.out, store=given.store if stores else "")
+    return Run(name, given.quick, given.out, store=given.store if stores else "", size=given.size if size else 0)
 
 
 def timed(work: Callable[[], Any], times: int = 1) -> float:

@@ -18,6 +18,7 @@ import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query
+from holdfast.recall.answers import Candidates
 from holdfast.roots import make_root
 from terminal import on_terminal
 
@@ -295,3 +296,31 @@ def test_without_a_shared_memory_there_is_only_this_one(memory: holdfast.Memory)
         memory.find("deploy", where="shared")
     with pytest.raises(NotFound):
         memory.get("shared:x")
+
+
+def test_what_a_memory_has_for_a_query_stays_valid_when_its_index_is_replaced(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        first, *_ = [memory.put("note", f"Tulip {number}.", title=f"Note {number}") for number in range(4)]
+        found = memory.with_candidates(Query(text="tulip", associate=True), Candidates.loaded)
+        (root / first.path).unlink()
+        with holdfast.open(root) as other:
+            other.refresh(rebuild=True)  # other records get the numbers of these
+        (pool,) = found.pools
+        records = found.load(list(pool.candidates))
+        assert {row: record.id for row, record in records.items()} == {
+            row: one.id for row, one in pool.candidates.items()
+        }
+
+
+def test_an_answer_is_made_again_when_the_index_is_replaced_while_it_is_made(root: Path) -> None:
+    def ids(found: Candidates) -> list[str]:
+        rows = [row for pool in found.pools for row in pool.candidates]
+        if (root / first.path).exists():
+            (root / first.path).unlink()
+            with holdfast.open(root) as other:
+                other.refresh(rebuild=True)
+        return sorted(record.id for record in found.load(rows).values())
+
+    with holdfast.open(root) as memory:
+        first, *rest = [memory.put("note", f"Tulip {number}.", title=f"Note {number}") for number in range(4)]
+        assert memory.with_candidates(Query(text="tulip", associate=True), ids) == sorted(one.id for one in rest)

@@ -130,3 +130,15 @@ def test_a_long_log_is_not_kept_in_memory(root: Path) -> None:
         tracemalloc.stop()
     assert (found.calls, found.tokens) == (20_000, 140_000)
     assert most < sum(map(len, lines)) / 2
+
+
+def test_a_recall_leaves_the_traces_of_earlier_calls_unread_until_they_are_searched(root: Path) -> None:
+    with holdfast.open(root, watch=True) as memory:
+        memory.put("note", "The kettle is in the attic.", title="Kettle")
+        for _ in range(3):
+            assert memory.call("recall", {"query": "kettle"})["hits"]
+        assert memory.stats()["behind"] == 1
+        assert len(memory.find(kinds=("trace",))) == 3
+        assert memory.stats()["behind"] == 0
+        memory.call("recall", {"query": "kettle"})
+        assert len(memory.find(kinds=("trace",))) == 4

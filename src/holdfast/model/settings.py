@@ -63,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
     """A word found in more records than this is ignored if the question has rarer words."""
-    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
+    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 100
     """How many of the best word matches are ranked."""
     around: _Weight = 0.5
     """Share of a record's word score that comes from the record together with its neighbours."""

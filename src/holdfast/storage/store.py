@@ -444,26 +444,32 @@ class Store(abc.ABC):
         `terms` are those of the query's text. A plain search needs no ranking: its answers are in their order.
         """
 
-    def _candidates(self, query: Query, terms: Terms, where: Filter, *, plain: bool) -> Candidates:
-        """Find the candidates for a query in the current state of the memory."""
+    def _candidates(self, query: Query, terms: Terms, where: Filter, plain: bool, **state: Any) -> Candidates:
+        """Find the candidates for a query in the current state of the memory, of which some is known."""
+
+        def get(identifier: str) -> Record | None:
+            with contextlib.suppress(HoldfastError):
+                return self.get(identifier)
+            return None
 
         def related(found: list[Hit]) -> list[list[Tied]]:
             around = msgspec.structs.replace(where, tags=(), since="", until="")
             ties = self._related({one.record.id: [one.record] for one in found}, around, query.related)
             return [ties[one.record.id] for one in found]
 
-        best, pools = Candidates(where=where, related=related), list[Pool]()
+        hits, pools, near = list[Hit](), list[Pool](), Near()
+        load: Load = lambda _rows: {}  # noqa: E731
         if terms.empty:
-            return msgspec.structs.replace(best, hits=[Hit(one) for one in self._newest(where, query.limit)])
-        if plain:
-            return msgspec.structs.replace(best, hits=[Hit(*match) for match in self._best(terms, where, query.limit)])
-        candidates = self.settings.search.candidates
-        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-            pools, near, load = self._pools(asked, where, query, most)
-            if any(pool.candidates for pool in pools):  # otherwise, a title in a question need not occur word for word
-                break
-        return Candidates(pools, near, [], where, load, related)
+            hits = [Hit(one) for one in self._newest(where, query.limit)]
+        elif plain:
+            hits = [Hit(*match) for match in self._best(terms, where, query.limit)]
+        else:
+            candidates = self.settings.search.candidates
+            most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+            pools, near, load = self._pools(terms, where, query, most)
+            if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+                pools, near, load = self._pools(terms.loose, where, query, most)  # not word for word
+        return Candidates(pools, near, hits, where, load, related, get=get, **state)
 
     @abc.abstractmethod
     def _newest(self, where: Filter, limit: int = -1) -> list[Record]:

@@ -117,8 +117,11 @@ class SqliteIndex(search.Questions):
 
     def _current(self) -> str:
         try:
-            with open(os.path.join(self.folder, _CURRENT), encoding="utf-8") as file:
-                name = file.read(100)
+            fd = os.open(os.path.join(self.folder, _CURRENT), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                name = os.read(fd, 100).decode()
+            finally:
+                os.close(fd)
         except (OSError, UnicodeDecodeError):
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
@@ -199,6 +202,12 @@ class SqliteIndex(search.Questions):
             db.execute("DELETE FROM meta WHERE name = ?", (name,))
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+
+    def optimize(self) -> None:
+        """Merge the parts of the full-text index: a question looks up every word in each part."""
+        with self.writing() as db:
+            for table in tables.WORDS:
+                db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen`, and a checksum per file over everything indexed from it, words included.

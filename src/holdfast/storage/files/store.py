@@ -362,10 +362,11 @@ class FileStore(Store):
             done = self._sync.ensure_current(where, searching=not terms.empty)
             while self._reports:
                 reports.append(self._reports.pop())
-            found = self._candidates(query, terms, where, plain=plain)
-            damaged = self._index.problem_count()
-            state = {"as_of": done.as_of or now, "behind": done.behind, "problems": [*done.problems, *reports]}
-            return use(msgspec.structs.replace(found, damaged=damaged, **state))
+            found = self._candidates(
+                query, terms, where, plain, as_of=done.as_of or now, behind=done.behind,
+                problems=[*done.problems, *reports], damaged=self._index.problem_count(),
+            )  # fmt: skip
+            return use(found)
 
         return self._sync.run(work)
 
@@ -377,11 +378,12 @@ class FileStore(Store):
         return self._index.best(terms, where, limit)
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
-        pools, near = self._index.pools(terms, where, most), Near()
-        if query.associate and self._model.get() and (vectors := self._meaning()):
-            pools, near = vectors.widen(self._index, pools, query, terms, where)
+        found, vectors = None, self._meaning() if query.associate and self._model.get() else None
+        if vectors:
+            found = vectors.pools(self._index, query, terms, where, most)
             if self._watching:
                 vectors.fill(self._index)
+        pools, near = found or (self._index.pools(terms, where, most), Near())
         return pools, near, self._load
 
     @asks

@@ -139,7 +139,7 @@ class Searcher:
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
         """Return a filter as SQL over rows `r`, and its values."""
         kinds, scope, only = where.kinds or where.searchable, where.scope, where.only
-        others = [*(from_path(scope).above if where.above else ()), *([""] if where.shared else ())]
+        others = [*(from_path(scope).above if where.above else ()), *([""] if where.unscoped else ())]
         parts = {
             "r.live": True,
             "NOT r.hidden": not where.hidden,
@@ -207,9 +207,9 @@ class Searcher:
         counts: dict[str, int] = dict(zip([*single, *phrases], [*held, *many], strict=True))
         for foreign in flags:
 
-            def count(run: Run, most: int, prefix: str = self.lexemes.prefix(foreign)) -> int:
-                held = counts.get(prefix + " ".join(_stemmed(run)), 0)
-                return held if most < 0 else min(held, most)
+            def count(runs: Sequence[Run], most: int, prefix: str = self.lexemes.prefix(foreign)) -> list[int]:
+                held = [counts.get(prefix + " ".join(_stemmed(run)), 0) for run in runs]
+                return held if most < 0 else [min(one, most) for one in held]
 
             wanted = words.rare_words(terms, self._settings, count)
             runs, total = [*wanted.phrases, *wanted.words], max(1, records[foreign])

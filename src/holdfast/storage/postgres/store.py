@@ -508,7 +508,7 @@ class PgStore(Store):
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
         self._need_words()
         as_of = iso(now_ms())
-        return use(msgspec.structs.replace(self._candidates(query, terms, where, plain=plain), as_of=as_of))
+        return use(self._candidates(query, terms, where, plain, as_of=as_of))
 
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
         matches = self._searcher.best(terms, where, limit)
