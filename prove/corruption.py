@@ -8,12 +8,15 @@ and flipped; answers must equal those of a new index. A search can miss a flippe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import apsw
 
 import holdfast
 from holdfast.model.kinds import KINDS
@@ -136,6 +139,7 @@ def _index(run: Run, root: str, other: str) -> Row:
         memory.refresh(rebuild=True)
         wanted = _answers(memory)
     before = _files(root)
+    _order_last(os.path.join(root, ".holdfast"))
     sound, theirs = os.path.join(os.path.dirname(root), "sound"), os.path.join(other, ".holdfast")
     shutil.copytree(os.path.join(root, ".holdfast"), sound)
     for number in range(run.size(120, 20)):
@@ -174,11 +178,21 @@ def _answers(memory: holdfast.Memory) -> dict[str, Any]:
     }
     answers["everything"] = [(record.id, record.text, record.hidden) for record in _every(memory)]
     answers["tail"] = [record.id for record in memory.tail("message", 5)]
+    logs = sorted({record.path for record in _every(memory) if KINDS[record.kind].shape == "line"})
+    answers["first"] = [record.id for log in logs for record in memory.store.beside(log, "", _LINES, after=True)]
     return answers
 
 
 def _database(folder: str) -> str:
     return os.path.join(folder, next(name for name in sorted(os.listdir(folder)) if name.endswith(".sqlite")))
+
+
+def _order_last(folder: str) -> None:
+    """Put the order of the entries of logs on the last pages of an index, so that cutting those changes answers."""
+    with contextlib.closing(apsw.Connection(_database(folder))) as db:
+        made = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'records_order'").get
+        for statement in ("DROP INDEX records_order", "VACUUM", made):
+            db.execute(statement)
 
 
 def _cut(folder: str, _other: str, dice: random.Random) -> None:

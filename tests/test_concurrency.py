@@ -23,6 +23,8 @@ import pytest
 import databaseroot
 import holdfast
 from holdfast.errors import Busy
+from holdfast.storage.files.tree import Files
+from holdfast.storage.tree import Stamp
 
 PROCESSES = 8
 APPENDS = 1_000
@@ -247,3 +249,32 @@ def test_many_threads_of_one_memory_write_and_read_together(root: Path) -> None:
         assert len(set(ids)) == 160
         assert memory.stats()["kinds"]["episode"] == 160
         assert memory.verify().sound
+
+
+def test_entries_that_another_program_indexed_meanwhile_are_not_called_lost(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(root) as memory, holdfast.open(root) as other:
+        memory.put("note", "marble", title="First")
+        memory.refresh()
+        log = other.put("episode", "granite", session="quarry").path
+        heal, stat, armed = Files.heal, Files.stat, list[bool]()
+
+        def healed(self: Files, path: str) -> None:
+            heal(self, path)
+            if path == log and self is memory.tree:
+                armed.append(True)
+
+        def looked(self: Files, path: str) -> Stamp | None:
+            found = stat(self, path)
+            if armed and path == log and self is memory.tree:  # after this look, and before the log is read
+                monkeypatch.undo()
+                other.put("episode", "quartz", session="quarry")
+                other.refresh()
+            return found
+
+        monkeypatch.setattr(Files, "heal", healed)
+        monkeypatch.setattr(Files, "stat", looked)
+        assert not memory.refresh().problems
+        assert armed
+        assert [hit.record.text for hit in memory.find("quartz")] == ["quartz"]

@@ -24,6 +24,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.times import utc_now
 from holdfast.roots import make_root
 from holdfast.storage.files import rows
+from teamserver import until
 
 
 @contextmanager
@@ -250,6 +251,19 @@ def test_a_hand_edit_is_in_the_very_next_answer_of_a_watching_memory(root: Path)
             assert [hit.record.id for hit in memory.find(f"giraffe{number}")] == [
                 "resources/workspaces/default/_notes/moved.md"
             ]
+
+
+def test_a_watching_memory_indexes_much_new_text_before_it_is_asked(root: Path) -> None:
+    with holdfast.open(root, watch=True) as watching, holdfast.open(root) as other:
+        log = root / watching.put("message", "marble", fields={"role": "user", "channel": "cli"}).path
+        assert len(watching.find("marble")) == 1
+        lines = (
+            json.dumps({"role": "user", "content": f"granite {number} " + "quartz " * 20}) for number in range(2_000)
+        )
+        with log.open("a") as file:
+            file.write("\n".join((*lines, "")))
+        until(lambda: other.stats()["behind"] == 0)
+        assert len(watching.find("granite", limit=5)) == 5
 
 
 def test_a_watching_memory_survives_an_overflow_of_file_events(root: Path) -> None:

@@ -5,6 +5,7 @@ Also: words of a query are literal, filters are exact, and the next read sees a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -193,6 +194,40 @@ def test_the_index_of_another_root_is_not_believed(quarry: tuple[Path, Answers],
         memory.refresh()
     shutil.copyfile(index_file(other), index_file(quarry[0]))
     assert_answers(quarry)
+
+
+def test_a_change_of_one_entry_of_a_page_indexes_that_entry_alone(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        page = root / memory.put("decision", "It is the first one.", title="First").path
+        with page.open("a") as file:
+            file.writelines(f"\n### [2026-01-01] Choice {number}\n\nOption {number}.\n" for number in range(300))
+
+        def indexed() -> int:
+            memory.refresh()
+            with contextlib.closing(apsw.Connection(str(index_file(root)))) as db:
+                return int(db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").get)
+
+        before = indexed()
+        with page.open("a") as file:
+            file.write("\n### [2026-01-01] Last\n\nIt was appended.\n")
+        assert indexed() == before + 1
+        page.write_text(page.read_text().replace("Option 150.", "Option 150, with two\nlines."))
+        assert indexed() == before + 2
+        lines = page.read_text().splitlines()
+        assert lines[memory.find("Option 299").hits[0].record.line - 1] == "### [2026-01-01] Choice 299"
+        assert not memory.verify().differences
+
+
+def test_verify_reports_lengths_that_do_not_add_up(quarry: tuple[Path, Answers]) -> None:
+    with contextlib.closing(apsw.Connection(str(index_file(quarry[0])))) as db:
+        total = db.execute("SELECT block FROM words_data WHERE id = 1").get
+        db.execute("UPDATE words_data SET block = ? WHERE id = 1", (total[:-1] + bytes([total[-1] ^ 1]),))
+    with holdfast.open(quarry[0]) as memory:
+        assert [problem.what for problem in memory.verify().differences] == [
+            "the index is damaged: the lengths of its records do not add up"
+        ]
+        memory.refresh(rebuild=True)
+        assert not memory.verify().differences
 
 
 @pytest.mark.parametrize("version", [0, 9_999])

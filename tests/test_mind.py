@@ -403,14 +403,19 @@ def test_a_failing_memory_need_not_fail_the_agent(root: Path, caplog: pytest.Log
 def test_settings_of_the_mind_are_bounded() -> None:
     with pytest.raises(Invalid):
         load("[mind]\nwindow_entries = 0\n")
+    assert load("").model.timeout_seconds == 5  # a compaction waits for a model no longer than this
 
 
 def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_it_fails(root: Path) -> None:
     replies: list[tuple[int, bytes]] = []
+    over = threading.Event()
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
+            if not replies:  # it never answers
+                over.wait(60)
+                return
             status, body = replies.pop(0)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -424,7 +429,7 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "small"\ntimeout_seconds = 2\n')
+        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "small"\ntimeout_seconds = 1\n')
         good = {"choices": [{"message": {"content": "Thirty runs were measured."}}], "usage": {"total_tokens": 700}}
         with holdfast.open(root) as memory:
             mind = memory.mind("s")
@@ -437,9 +442,13 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
             done = mind.compact("episodic")
             assert done.by == "extract" and done.covered == 20
             assert done.fallback
+            fill(memory, 20)
+            done = mind.compact("episodic")
+            assert (done.by, done.covered, "took too long" in done.fallback) == ("extract", 20, True)
         spent = [json.loads(line) for line in (root / "user/memory/model.jsonl").read_text().splitlines()]
         assert sum(line["tokens"] for line in spent) >= 700
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
     with holdfast.open(root) as memory:

@@ -222,8 +222,7 @@ def line_record(
 
 
 def _line_scope(scope: Scope, value: Mapping[str, Any], field: str) -> Scope:
-    workspace, session, run = (value.get(name) for name in ("workspace", field, "run"))
-    session = session or value.get("session")
+    workspace, session, run = value.get("workspace"), value.get(field) or value.get("session"), value.get("run")
     if not (workspace or session or run):
         return scope
     tree = from_path(workspace) if isinstance(workspace, str) and workspace else scope

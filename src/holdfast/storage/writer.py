@@ -172,8 +172,8 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(drafts.front(kind, draft), draft.text or "")
         self.store.check_size(path, data)
-        ledger = f"{path.rpartition('/')[0]}/{LEDGER}"
-        entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
+        folder, _, name = path.rpartition("/")
+        ledger, entry = f"{folder}/{LEDGER}", dict[str, Any]()
         if kind.write_once:
             if repeated := self.store.applied(draft.op_id, path):
                 return repeated
@@ -181,6 +181,7 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
+            entry = {"state": name, "name": draft.title, "version": version_of(data)}
             self.store.append(ledger, [entry])  # first: after a crash, verify reports an entry without its file
         try:
             return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
@@ -369,13 +370,12 @@ class Writer:
         def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
             start = markdown.body_start(text)
-            before = sections.parse(text[start:])
-            for other in before:
-                if same_words(other.text, section.text) and not other.archived:
-                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
             body = sections.add(text[start:], entry)
             *others, added = sections.parse(body)
-            if [one.source.rstrip() for one in others] != [one.source.rstrip() for one in before]:
+            for other in others:
+                if same_words(other.text, section.text) and not other.archived:
+                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+            if [one.source.rstrip() for one in others] != [one.rstrip() for one in sections.sources(text[start:])]:
                 raise Damaged(f"A code fence is open in {path}, so that an entry behind it is text.", "Close it first.")
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)

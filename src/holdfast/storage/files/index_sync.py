@@ -7,6 +7,7 @@ refuses one, it is kept in memory. A write never waits for the index.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ _MANY = 10
 _TRIES = 10
 _MOST_SECONDS = 1.0
 """Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
+_EARLY, _PAUSE = 256 << 10, 0.5
+"""While files are watched, more unread text than this many bytes is indexed before a question; the pause in seconds."""
 _MUCH = 500
 """After so many records, if they are most of all, the full-text index is merged: questions are faster then."""
 _NEAR = 64 << 10
@@ -65,11 +68,16 @@ class IndexSync:
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
+        self._early = threading.Thread(target=self._index_early, name="holdfast-indexing", daemon=True)
+        self._closed = threading.Event()
         self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
     def close(self) -> None:
         """Index what was written here, unless that takes long, and close the index."""
+        self._closed.set()
+        if self._early.is_alive():
+            self._early.join(10)
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
@@ -237,7 +245,23 @@ class IndexSync:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
             self._watcher = Watcher(folder, self._layout.roots)
+            turns = self._turns  # a forked child must not find it taken by a thread that it does not have
+            os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
+            self._early.start()
             self.refresh_below(())
+
+    def _index_early(self) -> None:
+        """Index what other programs write in large amounts, so that the next question need not."""
+        while not self._closed.wait(_PAUSE) and self._watcher and self._watcher.alive:
+            with contextlib.suppress(HoldfastError, Stale, Unusable), self._turns:  # the next question reports errors
+                self._note_changes(self._watcher)
+                unread = 0
+                for path in list(self._noted):
+                    if not path.endswith("/") and (stamp := self.tree.stat(path)):
+                        unread += stamp.size - _read_of(self.index.look(path), stamp)
+                if unread > _EARLY:
+                    for problem in self.catch_up().problems:
+                        self.note(problem.path)
 
     def _as_checked(self) -> Refreshed:
         """Check every file, where no events come; not again at once, since each check may ask another machine."""
@@ -256,9 +280,7 @@ class IndexSync:
             place = self._layout.classify(path) if path.endswith(".jsonl") and path not in needed else None
             return place is not None and place.kind.on_request and place.kind.name not in kinds
 
-        paths, folders = watcher.changes()
-        self._noted.update(dict.fromkeys(paths))
-        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
+        self._note_changes(watcher)
         generation = self.index.generation()
         if self._generation != generation:  # another process replaced the index
             self.note("/")
@@ -266,6 +288,11 @@ class IndexSync:
         if not done.behind:
             self._generation = generation
         return done
+
+    def _note_changes(self, watcher: Watcher) -> None:
+        paths, folders = watcher.changes()
+        self._noted.update(dict.fromkeys(paths))
+        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
 
     def _refresh_into(self, index: SqliteIndex, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()

@@ -21,7 +21,7 @@ from holdfast.formats import jsonl, markdown
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Record, path_of, version_of
+from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Candidates
@@ -117,7 +117,7 @@ class FileStore(Store):
             if data is None and not keep:  # erasing for good must be on record
                 raise
         if data is not None and keep:
-            self.tree.keep_copy(path, data, self.kept(version_of(data)))
+            self.tree.keep_copy(path, data, self.kept(entry["after"]))
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
@@ -408,12 +408,11 @@ class FileStore(Store):
         own = [one for one in self._index.by_id(identifier) if not one.superseded]
         return self._related({identifier: own}, where, limit)[identifier]
 
-    @asks
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
         if self._model.get() is None:
             raise self._model.unavailable()
-        return self._meaning().embed(self._index, progress)
+        return self._sync.run(lambda: self._meaning().embed(self._index, progress))
 
     @asks
     def embedded(self) -> Embedded:
