@@ -14,7 +14,6 @@ import msgspec
 from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
-from holdfast.memories import workspaces
 from holdfast.memories.compartments import Compartments, Run
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.memories.knowledge import Knowledge, Skills
     from holdfast.memories.mind import Mind, Values
     from holdfast.memories.tasks import Tasks
-    from holdfast.memories.workspaces import States, Traces, Workspaces
+    from holdfast.memories.workspaces import States, Traces, Usage, Workspaces
     from holdfast.owner.backup import Copied
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.transfer import Moved, Mover
@@ -132,7 +131,6 @@ class Memory(core.Core):
     versions = history.versions
     text_at = history.text_at
     rollback = history.rollback
-    usage = workspaces.usage
     workspaces: Workspaces
     states: States
     traces: Traces
@@ -226,6 +224,12 @@ class Memory(core.Core):
         return runner.call(tool, params, context)
 
     # commands of the owner, loaded when they are used
+
+    def usage(self, since: str = "") -> Usage:
+        """Count the tool calls from a date or time on."""
+        from holdfast.memories import workspaces
+
+        return workspaces.usage(self, since)
 
     def forget(
         self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None

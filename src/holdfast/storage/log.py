@@ -6,7 +6,7 @@ cannot be read is skipped; callers get a warning for as long as the line is ther
 
 from __future__ import annotations
 
-import random
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ def attempts(what: str, tries: int = TRIES) -> Iterator[int]:
     """Yield the number of each try; Busy after the last one. The caller leaves the loop when its work succeeded."""
     for attempt in range(tries):
         if attempt:
-            time.sleep(random.uniform(0, 0.002) * min(attempt, 10))
+            time.sleep(0.002 * min(attempt, 10) * os.urandom(1)[0] / 255)
         yield attempt
     raise Busy(f"{what} keeps being changed by other processes; nothing was written.", "Try again.")
 

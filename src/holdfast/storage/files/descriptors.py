@@ -19,7 +19,6 @@ import functools
 import hashlib
 import io
 import os
-import random
 import signal
 import stat
 import struct
@@ -233,7 +232,7 @@ def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
             yields -= 1
             _yield()
         else:
-            time.sleep(min(pause * random.uniform(0.5, 1.5), left))
+            time.sleep(min(pause * (0.5 + os.urandom(1)[0] / 255), left))
             pause = min(pause * 1.3, 0.002)
 
 
