@@ -98,6 +98,21 @@ def lines(path: str, rows: Mapping[str, Sequence[tuple[float, float, float]]], a
         _save(figure, path)
 
 
+def panels(path: str, measures: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw a panel for each measure, with a bar for each of the things that are compared."""
+    with mpl.rc_context(_STYLE | {"axes.grid.axis": "x"}):
+        figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+        places = figure.subplots(2, -(-len(measures) // 2), squeeze=False, sharey=True).flatten()
+        for axes, (title, values) in zip(places, measures.items(), strict=False):
+            drawn = axes.barh(list(values), list(values.values()), color=_OF_BARS[: len(values)])
+            axes.bar_label(drawn, fmt="%.3g", fontsize=7, padding=2)
+            axes.set_title(title, fontsize=9)
+            axes.margins(x=0.15)
+            axes.grid(True)
+        places[0].invert_yaxis()
+        _save(figure, path)
+
+
 def _save(figure: Figure, path: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")

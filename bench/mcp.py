@@ -8,6 +8,7 @@ server. The bare server is the same SDK with one tool that returns at once.
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
@@ -16,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -97,6 +98,7 @@ def main() -> None:
     run = start("mcp")
     cold_start(run)
     calls(run)
+    transport(run)
     many_states(run)
     tracing(run)
     run.finish()
@@ -152,6 +154,34 @@ def calls(run: Run) -> None:
     run.add("createState over stdio, p95", percentile(times, 0.95), "ms")
     run.add("loadState over stdio", statistics.median(reads), "ms", 20)
     run.add("resident memory with 1,000 records", megabytes, "MB", 100)
+
+
+def transport(run: Run) -> None:
+    """The same calls in one process and over stdio, in alternating blocks: the median time, and CPU of the server."""
+    size, blocks = (20, 5) if run.quick else (100, 10)
+    with folder() as root, folder() as other, holdfast.open(root, watch=True) as memory:
+        client = Client(server(other))
+        for call in (memory.call, client.call):
+            call("createState", STATE | {"name": "One"})
+            call("remember", {"text": "The token refresh logic runs every hour.", "title": "Tokens"})
+
+        def block(work: Callable[[], Any], cpu: Callable[[], float]) -> tuple[float, float]:
+            before = cpu()
+            median = median_of(size, work) * 1000
+            return median, (cpu() - before) / size
+
+        for tool, given in (("loadState", {"name": "One"}), ("recall", {"query": "token refresh logic"})):
+            here = functools.partial(lambda tool, given: memory.call(tool, dict(given)), tool, given)
+            there = functools.partial(client.call, tool, given)
+            rows = [
+                (*block(here, lambda: time.process_time() * 1000), *block(there, client.cpu)) for _ in range(blocks + 1)
+            ]
+            near, near_cpu, far, far_cpu = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+            what, detail = f"{tool} over stdio, above one process", f"{far:.2f} ms against {near:.2f} ms"
+            run.add(f"{what}, p50", far - near, "ms", 1, detail=detail)
+            detail = f"{far_cpu:.2f} ms against {near_cpu:.2f} ms"
+            run.add(f"{what}, CPU", far_cpu - near_cpu, "ms", 1, detail=detail)
+        client.close()
 
 
 def many_states(run: Run) -> None:

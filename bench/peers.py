@@ -1,6 +1,7 @@
 """Holdfast beside other memory servers, through the same door: MCP over stdio.
 
-    scripts/bench peers [--quick]
+    scripts/bench peers [--quick]                  the table, with targets
+    scripts/bench report --only peers [--quick]    the section and the plot of docs/benchmarks.md
 
 Each server is started by the same plain client, given the same notes and asked the same questions. The reference server
 (`@modelcontextprotocol/server-memory`) comes from npm and is left out, with a message, where npm is missing. The floor
@@ -10,6 +11,7 @@ other work on the machine changes it little. Ratios are within one run.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -31,8 +33,18 @@ from holdfast.recall import embedders
 
 Tool = tuple[str, dict[str, Any]]
 REFERENCE = "@modelcontextprotocol/server-memory"
-_STARTS, _WRITES, _QUESTIONS = 5, 200, 100
-_IMPORTS = (["mcp"], ["search", "ship"], ["context"])
+_STARTS, _WRITES, _QUESTIONS = 7, 200, 100
+_SMALL, _LARGE = 20, 1_000
+_COMMANDS = (
+    (["--version"], _SMALL, 40),
+    (["search", "codename"], _SMALL, 80),
+    (["remember", "We ship on Tuesdays.", "--title", "Shipping {}"], _SMALL, 90),
+    (["put", "note", "We ship on Mondays.", "--title", "Sailing {}"], _SMALL, 90),
+    (["search", "codename"], _LARGE, None),
+    (["context", "--task", "codename"], _LARGE, 150),
+)
+"""Commands in a process of their own, in a memory of so many notes, and the most CPU in milliseconds."""
+_IMPORTS = (["mcp"], ["search", "codename"], ["context"])
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -62,6 +74,15 @@ class Searched(msgspec.Struct, frozen=True):
     memory_mb: float
 
 
+class Command(msgspec.Struct, frozen=True):
+    """A command of Holdfast in a process of its own, in a memory of so many notes."""
+
+    name: str
+    notes: int
+    cpu_ms: float
+    most_ms: float | None = None
+
+
 class Note(NamedTuple):
     title: str
     text: str
@@ -89,7 +110,9 @@ def main() -> None:
     for peer in measured:
         told(run, peer)
     compared(run, by_name)
-    alone(run)
+    for one in alone():
+        run.add(f"holdfast {one.name}, {one.notes:,} notes, CPU", one.cpu_ms, "ms", one.most_ms)
+    slowest_imports()
     run.finish()
 
 
@@ -245,17 +268,7 @@ def _installed(name: str) -> tuple[float, int]:
     if name == "Holdfast by words":
         place = os.path.abspath(".bench/install")
         shutil.rmtree(place, ignore_errors=True)
-        words = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--target",
-            place,
-            ".",
-        ]
+        words = [sys.executable, *"-m pip install --quiet --disable-pip-version-check --target".split(), place, "."]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return _size(place), len(glob.glob(f"{place}/*.dist-info"))
     return 0.0, 0
@@ -298,39 +311,65 @@ def compared(run: Run, peers: Mapping[str, Peer]) -> None:
                 run.add(f"{peer.name}: search in {least.notes:,} notes, p50 / floor", ratio, "x", most)
 
 
-def alone(run: Run) -> None:
-    """Commands in processes of their own, and what they import."""
+def alone() -> list[Command]:
+    """Measure commands in processes of their own, by words: vectors would be made in the background."""
+    found = []
+    for size in (_SMALL, _LARGE):
+        with _filled(size) as root:
+            for words, notes, most in _COMMANDS:
+                if notes == size:
+                    cpu = [_command(root, *(word.format(number) for word in words)) for number in range(_STARTS + 1)]
+                    name = " ".join(words[: 2 if words[0] == "put" else 1])
+                    found.append(Command(name, size, round(percentile(cpu[1:], 0.5), 1), most))
+    return found
+
+
+def slowest_imports() -> None:
+    with _filled(_SMALL) as root:
+        for words in _IMPORTS:
+            print(f"\nSlowest imports of holdfast {words[0]} (own, with all that it imports; ms)")
+            for own, every, module in _imports(root, *words):
+                print(f"  {own:6.1f} {every:6.1f}  {module}")
+
+
+@contextlib.contextmanager
+def _filled(notes: int) -> Iterator[str]:
     words = Words()
     with folder() as root:
-        _load_holdfast(root, [_note(words, number) for number in range(1_000)])
-        time.sleep(2.1)
-        for name, arguments, most in (
-            ("holdfast search", ["search", "codename"], 80),
-            ("holdfast context", ["context", "--task", "codename"], 150),
-        ):
-            cpu = [_command(root, *arguments) for _ in range(6)][1:]
-            run.add(f"{name} over 1,000 notes, CPU", percentile(cpu, 0.5), "ms", most)
-        for arguments in _IMPORTS:
-            print(f"\nSlowest imports of holdfast {' '.join(arguments)} (own, all; ms)")
-            for own, every, module in _imports(root, *arguments):
-                print(f"  {own:6.1f} {every:6.1f}  {module}")
+        _load_holdfast(root, [_note(words, number) for number in range(notes)])
+        time.sleep(2.1)  # files younger than two seconds are compared by content
+        yield root
+
+
+def _environment() -> dict[str, str]:
+    """With compiled modules and without an embedder."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return usual | {"HOLDFAST_SEARCH_EMBEDDER": "none"}
 
 
 def _command(root: str, *words: str) -> float:
     """Run a command and return the milliseconds of CPU that it took."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-m", "holdfast", *words, "--root", root]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command, nothing = [sys.executable, "-m", "holdfast", *words], subprocess.DEVNULL
+    environment = _environment() | {"HOLDFAST_ROOT": root}
+    process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    assert not process.returncode, words
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
 def _imports(root: str, *words: str) -> list[tuple[float, float, str]]:
-    command = [sys.executable, "-X", "importtime", "-m", "holdfast", *words, "--root", root]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    rows = re.findall(r"import time:\s+(\d+) \|\s+(\d+) \| +(\S+)", done.stderr)
-    found = [(int(own) / 1000, int(every) / 1000, module) for own, every, module in rows]
+    """Return the slowest imports of a command; of several runs, the least time of each."""
+    command, least = [sys.executable, "-X", "importtime", "-m", "holdfast", *words], dict[str, tuple[int, int]]()
+    environment = _environment() | {"HOLDFAST_ROOT": root}
+    for _ in range(_STARTS):
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        for own, every, module in re.findall(r"import time:\s+(\d+) \|\s+(\d+) \| +(\S+)", done.stderr):
+            known = least.get(module, (1 << 60, 1 << 60))
+            least[module] = min(known[0], int(own)), min(known[1], int(every))
+    found = [(own / 1000, every / 1000, module) for module, (own, every) in least.items()]
     return sorted(found, reverse=True)[:12]
 
 

@@ -1,8 +1,8 @@
 """The report: everything that is told about how good and how fast recall is, measured and written as a page.
 
-    scripts/bench report SET.json [SET.json …] [--quick] [--only recall|steps|weights|speed] [--store ADDRESS] [--from FILE]
+    scripts/bench report SET.json [SET.json …] [--quick] [--only PART] [--store ADDRESS] [--from FILE]
 
-What is measured goes to `.bench/report.json`; page, plots and a copy of the figures are made of that, so that
+The parts are recall, steps, weights, speed and peers. What is measured goes to `.bench/report.json`; page, plots and a copy of the figures are made of that, so that
 `--from` writes them again without measuring. A section of the page is a function of what was measured: to add one,
 add it to `SECTIONS`. With `--quick` all goes to `.bench/`: small figures are no figures.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 import holdfast
-from bench import _plain, _weights, quality
+from bench import _plain, _weights, peers, quality
 from bench.harness import Words
 from bench.recall import CHANNEL, HOW, Speed, measure
 from holdfast.errors import HoldfastError, Invalid
@@ -29,7 +29,8 @@ from holdfast.recall import embedders
 
 FIGURES = ".bench/report.json"
 PAGE, PLOTS, COPY = "benchmarks.md", "plots", "plots/report.json"
-PARTS = ("recall", "steps", "weights", "speed")
+PARTS = ("recall", "steps", "weights", "speed", "peers")
+WITHOUT_SETS = ("speed", "peers")
 SIZES, QUICK_SIZES, QUICK_QUESTIONS = (1_000, 10_000, 100_000), (300, 1_000), 25
 
 
@@ -134,6 +135,8 @@ class Report(msgspec.Struct, frozen=True):
     speed: list[Speed] = []
     load: float = 0.0
     """How many processes wanted a core while speed was measured, this one among them."""
+    servers: list[peers.Peer] = []
+    commands: list[peers.Command] = []
 
 
 # measuring
@@ -160,13 +163,15 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="few questions and small sizes, to see that it runs; the page goes to .bench/",
     )
-    parser.add_argument("--only", choices=PARTS, help=f"measure this part anew and take the rest from {FIGURES}")
+    parser.add_argument(
+        "--only", choices=PARTS, help=f"measure this part anew; take the rest from {FIGURES}, else docs/{COPY}"
+    )
     parser.add_argument(
         "--from", dest="figures", metavar="FILE", help="measure nothing; write the page from these figures"
     )
     parser.add_argument("--store", default="", help="also ask in this database, postgresql://…")
     given = parser.parse_args()
-    if not given.figures and not given.sets and given.only != "speed":
+    if not given.figures and not given.sets and given.only not in WITHOUT_SETS:
         parser.error("name the sets, or --from FILE")
     return given
 
@@ -176,8 +181,9 @@ def _measured(given: argparse.Namespace) -> Report:
     parts = (given.only,) if given.only else PARTS
     now = time.strftime("%Y-%m-%d", time.gmtime())
     report = Report(holdfast.__version__, now, platform.python_version(), os.cpu_count() or 1, given.quick)
-    if given.only and os.path.exists(FIGURES):
-        report = msgspec.structs.replace(_read(FIGURES), quick=given.quick)
+    before = FIGURES if os.path.exists(FIGURES) else f"docs/{COPY}"
+    if given.only and os.path.exists(before):
+        report = msgspec.structs.replace(_read(before), quick=given.quick)
     sets = [_set(path, given.quick) for path in given.sets]
     if "recall" in parts:
         report = _kept(report, sets=[_asked(one, sets, given.quick, given.store) for one in sets])
@@ -191,6 +197,8 @@ def _measured(given: argparse.Namespace) -> Report:
         sizes = QUICK_SIZES if given.quick else SIZES
         speed = [_speed(size, name) for name in ("none", USUAL) if _is_there(name) for size in sizes]
         report = _kept(report, speed=speed, load=round(os.getloadavg()[2], 1))
+    if "peers" in parts:
+        report = _kept(report, servers=peers.measure(given.quick), commands=peers.alone())
     return report
 
 
@@ -320,6 +328,8 @@ def draw(report: Report, folder: str) -> None:
             HOW[name]: [(one.count, one.p50_ms, one.p95_ms) for one in found] for name, found in _speeds(report).items()
         }
         _plots.lines(os.path.join(folder, "latency.svg"), rows, "messages in memory", "ms")
+    if report.servers:
+        _plots.panels(os.path.join(folder, "peers.svg"), _measures(report.servers))
 
 
 def _panel(asked: Asked) -> str:
@@ -539,6 +549,55 @@ def _busy(report: Report) -> str:
     return f", and **the machine was busy**: {report.load:g} processes shared its {report.cores} cores, so an idle machine is faster"
 
 
+def _measures(given: Sequence[peers.Peer]) -> dict[str, dict[str, float]]:
+    """Return what the plot compares, by server."""
+    measures: dict[str, dict[str, float]] = {
+        "start, ms of CPU": {one.name: one.start_cpu_ms for one in given},
+        "idle, MB of memory": {one.name: one.idle_mb for one in given},
+        "write, ms of CPU": {one.name: one.write_cpu_ms for one in given},
+    }
+    last = {one.name: one.searches[-1] for one in given}
+    notes = next(iter(last.values())).notes
+    return measures | {f"search in {notes:,} notes, ms of CPU": {name: one.cpu_ms for name, one in last.items()}}
+
+
+def beside(report: Report) -> str:
+    if not report.servers:
+        return ""
+    servers = [
+        [one.name, f"{one.start_cpu_ms:.0f}", f"{one.idle_mb:.0f}", f"{one.write_p50_ms:.1f}", f"{one.write_cpu_ms:.1f}",
+         f"{one.install_mb:.0f} MB, {one.packages} packages" if one.packages else ""]
+        for one in report.servers
+    ]  # fmt: skip
+    searches = [
+        [one.name, f"{found.notes:,}", f"{found.p50_ms:.1f}", f"{found.p95_ms:.1f}", f"{found.cpu_ms:.1f}", f"{found.memory_mb:.0f}",
+         f"{found.found} of {found.asked}"]
+        for one in report.servers for found in one.searches
+    ]  # fmt: skip
+    commands = [[f"`holdfast {one.name}`", f"{one.notes:,}", f"{one.cpu_ms:.0f}"] for one in report.commands]
+    return f"""## Beside other memory servers
+
+Every agent starts its memory server with each conversation. One plain client starts each server over stdio, gives it the same notes of about
+sixty words, and asks it for the codename of one of them with four words of its text. The *reference server* is
+[`{peers.REFERENCE}`](https://www.npmjs.com/package/{peers.REFERENCE});
+it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an FTS5 table and two tools in one file. It has no installation of its own.
+
+![What each server needs, by measure]({PLOTS}/peers.svg)
+
+CPU is that of all threads of the server's process, which other work on the machine changes little. A start ends with the first answer to
+`tools/list`; its modules are compiled. A write of Holdfast and of the floor is on disk when it is answered.
+
+{_table(["", "start, ms of CPU", "idle, MB", "write p50, ms", "write, ms of CPU", "installation"], servers)}
+
+{_table(["search", "notes", "p50 ms", "p95 ms", "ms of CPU", "MB", "found"], searches)}
+
+Commands in a process of their own, by words:
+
+{_table(["", "notes", "ms of CPU"], commands)}
+
+{_commands("scripts/bench report --only peers", "scripts/bench peers   # the same with targets, and the slowest imports")}"""
+
+
 def limits(_: Report) -> str:
     return """## What this does not show
 
@@ -550,7 +609,7 @@ def limits(_: Report) -> str:
 
 Section = Callable[[Report], str]
 SECTIONS: tuple[Section, ...] = (
-    opening, how_good, by_category, steps, new_conversations, nothing_relevant, how_fast, limits,
+    opening, how_good, by_category, steps, new_conversations, nothing_relevant, how_fast, beside, limits,
 )  # fmt: skip
 """The page, in order. A section that has nothing to tell returns no text."""
 

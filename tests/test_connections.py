@@ -12,7 +12,7 @@ from mcp import Client
 import holdfast
 import test_mcp_http as http
 from holdfast.mcp.http import connections
-from test_mcp import ALPHA, ERAS, STATE, ask, talk, use
+from test_mcp import ALPHA, ERAS, STATE, ask, over_stdio, use
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,8 @@ def test_the_workspace_that_was_loaded_is_that_of_later_calls(two: Path, mode: s
     async def fresh(client: Client) -> None:
         assert await stored(client, "of another connection") == "default"
 
-    talk(two, work, mode)
-    talk(two, fresh, mode)
+    over_stdio(two, work, mode)
+    over_stdio(two, fresh, mode)
 
 
 def test_a_workspace_is_also_entered_by_creating_it_and_inside_use_tools(two: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_workspace_is_also_entered_by_creating_it_and_inside_use_tools(two: Pa
         await use(client, "updateWorkspace", {"name": "beta", "newName": "Gamma"})
         assert await stored(client, "renamed and archived") == "beta"
 
-    talk(two, work)
+    over_stdio(two, work)
 
 
 def test_the_library_stays_without_state(two: Path) -> None:
@@ -93,7 +93,7 @@ def where_it_starts(root: Path, cwd: Path, **options: str) -> str:
     async def work(client: Client) -> None:
         found.append(await stored(client, f"from {cwd.name} {options}"))
 
-    talk(root, work, cwd=cwd, **options)
+    over_stdio(root, work, cwd=cwd, **options)
     return found[0]
 
 
@@ -123,7 +123,7 @@ def test_a_server_is_in_the_workspace_that_is_named_like_its_folder(two: Path, t
         await ask(client, "loadWorkspace", name="beta")
         assert await stored(client, "loaded") == "beta"
 
-    talk(two, work, cwd=tmp_path / "elsewhere/Alpha")
+    over_stdio(two, work, cwd=tmp_path / "elsewhere/Alpha")
 
 
 # over HTTP

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import os
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import mcp_types as types
@@ -19,6 +22,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 import holdfast
+import test_mcp_http
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.model.times import today
 from holdfast.tools import toolsets
@@ -64,7 +68,13 @@ async def connected(
         assert side.read() == prints
 
 
-def talk(root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", **options: Any) -> None:
+class Talk(Protocol):
+    def __call__(
+        self, root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", **options: Any
+    ) -> None: ...
+
+
+def over_stdio(root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", **options: Any) -> None:
     """Do some work with a client of a server that is started and ended for it."""
 
     async def run() -> None:
@@ -72,6 +82,28 @@ def talk(root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "aut
             await work(client)
 
     asyncio.run(run())
+
+
+def over_http(
+    root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", toolset: str = "core", **defaults: str
+) -> None:
+    """The same over HTTP."""
+    options = f"toolset={toolset!r}, defaults=Context(**{defaults!r})"
+    with test_mcp_http.serving(root, options=options) as server:
+
+        async def run() -> None:
+            async with test_mcp_http.connected(server, mode) as client:
+                await work(client)
+
+        asyncio.run(run())
+
+
+@pytest.fixture(params=[over_stdio, over_http], ids=["stdio", "http"])
+def talk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Talk:
+    """Both transports: an answer does not depend on them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    found: Talk = request.param
+    return found
 
 
 async def ask(client: Client, tool: str, params: Any = None, /, **more: Any) -> dict[str, Any]:
@@ -97,7 +129,7 @@ async def use(
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_client_of_either_era_lists_and_calls_tools(root: Path, mode: str) -> None:
+def test_a_client_of_either_era_lists_and_calls_tools(root: Path, talk: Talk, mode: str) -> None:
     async def work(client: Client) -> None:
         assert client.protocol_version == ERAS[mode]
         assert client.server_info is not None and client.server_info.name == "holdfast"
@@ -114,7 +146,7 @@ def test_a_client_of_either_era_lists_and_calls_tools(root: Path, mode: str) -> 
     talk(root, work, mode)
 
 
-def test_tools_say_what_they_do_to_the_memory(root: Path) -> None:
+def test_tools_say_what_they_do_to_the_memory(root: Path, talk: Talk) -> None:
     async def work(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         for name, tool in toolsets.registry().tools.items():
@@ -130,7 +162,7 @@ def test_tools_say_what_they_do_to_the_memory(root: Path) -> None:
     talk(root, work, toolset="all")
 
 
-def test_the_core_tools_are_few_and_short(root: Path) -> None:
+def test_the_core_tools_are_few_and_short(root: Path, talk: Talk) -> None:
     """Every tool is context that the model pays for: all of the list counts, as the client gets it."""
 
     async def work(client: Client) -> None:
@@ -143,7 +175,7 @@ def test_the_core_tools_are_few_and_short(root: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_the_three_flows_of_the_design(root: Path, mode: str) -> None:
+def test_the_three_flows_of_the_design(root: Path, talk: Talk, mode: str) -> None:
     async def first(client: Client) -> None:
         assert (await use(client, "createWorkspace", ALPHA))["success"] is True
         saved = await use(client, "createState", STATE, workspaceId="Project Alpha", sessionId="session-1")
@@ -158,7 +190,7 @@ def test_the_three_flows_of_the_design(root: Path, mode: str) -> None:
     talk(root, second, mode)
 
 
-def test_a_failed_tool_is_a_result_with_the_contract_s_text(root: Path) -> None:
+def test_a_failed_tool_is_a_result_with_the_contract_s_text(root: Path, talk: Talk) -> None:
     async def work(client: Client) -> None:
         wrong = await ask(client, "loadWorkspace", name="Nowhere")
         assert wrong["error"] == 'Workspace "Nowhere" not found. Use listWorkspaces to see available workspaces.'
@@ -186,7 +218,7 @@ def test_a_failed_tool_is_a_result_with_the_contract_s_text(root: Path) -> None:
     talk(root, work)
 
 
-def test_a_tool_that_is_not_listed_is_reached_through_use_tools_only(root: Path) -> None:
+def test_a_tool_that_is_not_listed_is_reached_through_use_tools_only(root: Path, talk: Talk) -> None:
     async def core(client: Client) -> None:
         wrong = await ask(client, "createWorkspace", ALPHA)
         assert "createWorkspace is not offered directly." in wrong["error"]
@@ -205,6 +237,7 @@ def test_a_tool_that_is_not_listed_is_reached_through_use_tools_only(root: Path)
 
 def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_is_default_and_the_run_the_connection(
     root: Path,
+    talk: Talk,
 ) -> None:
     async def named(client: Client) -> None:
         await ask(client, "createState", STATE)
@@ -227,13 +260,13 @@ def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_is_defaul
     first, two, three, four = (found[name] for name in (STATE["name"], "two", "three", "four"))
     assert (first["session"], first["workspace"], first["agent"]) == ("given", "project-alpha", "tester")
     assert (two["session"], two["workspace"]) == ("default", "default")
-    assert two["run"].startswith("stdio-")
+    assert two["run"].startswith("stdio-" if talk is over_stdio else "http-")
     assert (three["session"], three["agent"], four["session"], four["agent"]) == ("mine", "me", "setup", "tester")
-    assert two["run"] == three["run"] == four["run"] != first["run"]
+    assert two["run"] == three["run"] == four["run"] != first.get("run")  # a stateless connection is no run
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_prompts(root: Path, mode: str) -> None:
+def test_prompts(root: Path, talk: Talk, mode: str) -> None:
     async def work(client: Client) -> None:
         listed = [prompt.name for prompt in (await client.list_prompts()).prompts]
         assert listed == ["resume", "save-state", "save-memory", "learning-cycle", "chat-memory"]
@@ -252,7 +285,7 @@ def test_prompts(root: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_workspaces_and_states_are_resources(root: Path, mode: str) -> None:
+def test_workspaces_and_states_are_resources(root: Path, talk: Talk, mode: str) -> None:
     state = STATE | {"name": "50 % of a/b?", "description": "Half way."}
 
     async def work(client: Client) -> None:
@@ -296,7 +329,7 @@ def test_workspaces_and_states_are_resources(root: Path, mode: str) -> None:
     talk(root, work, mode)
 
 
-def test_many_resources_come_in_pages(root: Path) -> None:
+def test_many_resources_come_in_pages(root: Path, talk: Talk) -> None:
     with holdfast.open(root) as memory:
         folder = root / "resources/workspaces/default/_states"
         memory.call("createState", STATE)
@@ -320,7 +353,7 @@ def test_many_resources_come_in_pages(root: Path) -> None:
     talk(root, work)
 
 
-def test_a_megabyte_goes_in_and_comes_out(root: Path) -> None:
+def test_a_megabyte_goes_in_and_comes_out(root: Path, talk: Talk) -> None:
     long = "wide é \\ \n" * 99_000
 
     async def work(client: Client) -> None:
@@ -336,7 +369,7 @@ def test_a_megabyte_goes_in_and_comes_out(root: Path) -> None:
     talk(root, work)
 
 
-def test_what_was_archived_stays_archived_when_the_server_starts_again(root: Path) -> None:
+def test_what_was_archived_stays_archived_when_the_server_starts_again(root: Path, talk: Talk) -> None:
     async def archive(client: Client) -> None:
         await ask(client, "createState", STATE)
         assert (await use(client, "archiveState", {"name": STATE["name"]}))["success"] is True
@@ -368,7 +401,7 @@ def test_of_eight_servers_that_create_one_state_exactly_one_wins(root: Path) -> 
     asyncio.run(work())
 
 
-def test_a_root_that_is_missing_is_told_and_found_once_it_is_there(tmp_path: Path) -> None:
+def test_a_root_that_is_missing_is_told_and_found_once_it_is_there(tmp_path: Path, talk: Talk) -> None:
     later = tmp_path / "later"
 
     async def work(client: Client) -> None:
@@ -396,22 +429,30 @@ def test_only_the_protocol_goes_to_standard_output(root: Path) -> None:
     async def work(client: Client) -> None:
         await ask(client, "listStates")
 
-    talk(root, work, before=noise, prints="noise\nnoise\n")
+    over_stdio(root, work, before=noise, prints="noise\nnoise\n")
 
 
 # A client without an SDK, which does what it should not.
 
 
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+
+
 @contextlib.contextmanager
 def piped(root: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server on bare pipes, past its handshake; it must end cleanly by itself."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command(root), stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        info = {"name": "raw", "version": "1"}
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
-        send(process, request(0, "initialize", hello))
+    with bare(root) as process:
+        send(process, request(0, "initialize", HELLO))
         assert receive(process)["id"] == 0
         send(process, json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode())
+        yield process
+
+
+@contextlib.contextmanager
+def bare(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The same before its handshake."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(root), stdin=pipe, stdout=pipe, stderr=pipe) as process:
         yield process
         for stream in (process.stdin, process.stdout):
             assert stream is not None
@@ -448,11 +489,13 @@ GARBAGE = {
     "half a message": (b'{"jsonrpc":"2.0","id":7,"method":"tools/c', 7),
     "no message": (b'{"hello": "world"}', None),
     "a list": (b"[1, 2, 3]", None),
+    "a batch": (b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]', None),
     "a method that is a number": (b'{"jsonrpc":"2.0","id":"x7","method":5}', "x7"),
     "deep": (b'{"jsonrpc":"2.0","id":8,"method":"ping","params":{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", 8),
     "a long number": (b'{"jsonrpc":"2.0","id":9,"method":"ping","params":{"x":' + b"9" * 100_000 + b"}}", 9),
     "half a character": (b'{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{"cursor":"\\ud800"}}', 3),
     "not UTF-8": (b'{"jsonrpc":"2.0","id":4,"method":"tools/list","params":{"cursor":"\xff"}}', 4),
+    "5 MB": (b'{"jsonrpc":"2.0","id":6,"method":"ping","params":{"x":"' + b"x" * 5_000_000 + b'"}}', 6),
     "64 MB, id first": (b'{"jsonrpc":"2.0","id":5,"method":"' + b"x" * (64 << 20) + b'"}', 5),
     "64 MB, id last": (b'{"method":"' + b"x" * (64 << 20) + b'","jsonrpc":"2.0","id":"six"}', "six"),
 }
@@ -476,9 +519,76 @@ def test_garbage_before_the_handshake_does_no_harm(root: Path) -> None:
         for _ in range(20):
             send(process, b"\xfe\xff garbage")
             assert receive(process)["id"] is None
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
-        send(process, request(1, "initialize", hello))
+        send(process, request(1, "initialize", HELLO))
         assert receive(process)["result"]["serverInfo"]["name"] == "holdfast"
+
+
+@pytest.mark.parametrize("version", ["2999-01-01", "1.0", "", "2026-07-28"])
+def test_a_client_of_an_unknown_version_is_offered_the_newest_with_a_handshake(root: Path, version: str) -> None:
+    with bare(root) as process:
+        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        send(process, request(1, "initialize", hello))
+        assert receive(process)["result"]["protocolVersion"] == "2025-11-25"
+
+
+def test_before_the_handshake_only_ping_is_answered(root: Path) -> None:
+    with bare(root) as process:
+        for number, method in enumerate(("tools/list", "tools/call", "resources/list", "prompts/list")):
+            send(process, request(number, method, {}))
+            refused = receive(process)
+            assert (refused["id"], refused["error"]["message"]) == (number, "Send initialize first.")
+        send(process, request(7, "ping", {}))
+        assert receive(process) == {"jsonrpc": "2.0", "id": 7, "result": {}}
+        send(process, request(8, "initialize", HELLO))
+        assert receive(process)["result"]["serverInfo"]["name"] == "holdfast"
+        send(process, request(9, "tools/list", {}))
+        assert len(receive(process)["result"]["tools"]) == len(toolsets.CORE)
+
+
+def test_unknown_methods_are_refused_and_unknown_notifications_and_answers_are_ignored(root: Path) -> None:
+    with piped(root) as process:
+        for method in ("tools/lists", "logging/setLevel", "completion/complete", "", "x" * 10_000):
+            send(process, request(1, method, {}))
+            assert receive(process)["error"]["code"] == types.METHOD_NOT_FOUND
+        send(process, b'{"jsonrpc":"2.0","method":"notifications/unknown"}')
+        send(process, b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"createState"}}')
+        send(process, b'{"jsonrpc":"2.0","id":5,"result":{}}')
+        send(process, b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":404}}')
+        send(process, request(2, "ping", {}))
+        assert receive(process) == {"jsonrpc": "2.0", "id": 2, "result": {}}
+
+
+def test_a_cancelled_call_is_not_answered_and_the_others_are(root: Path) -> None:
+    """The call waits for a lock that this test has; a write that began is finished all the same."""
+    log = root / "user/memory/semantic.jsonl"
+    with holdfast.open(root) as memory:
+        memory.put("fact", "one", fields={"key": "first"})
+    with piped(root) as process, log.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        send(process, call(1, "remember", {"text": "two", "kind": "fact", "key": "second"}))
+        send(process, b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}')
+        send(process, request(2, "ping", {}))
+        assert receive(process)["id"] == 2
+        fcntl.flock(held, fcntl.LOCK_UN)
+        send(process, call(3, "remember", {"text": "three", "kind": "fact", "key": "third"}))
+        assert receive(process)["id"] == 3
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        assert process.stdout.read() == b""
+    with holdfast.open(root) as memory:
+        assert {record.key for record in memory.tail("fact")} == {"first", "second", "third"}
+
+
+def test_of_a_client_that_never_reads_little_is_taken_and_the_server_ends_with_its_pipe(root: Path) -> None:
+    with piped(root) as process:
+        assert process.stdin is not None
+        pipe = process.stdin.fileno()
+        os.set_blocking(pipe, False)
+        given = (call(1, "x" * 100_000, {}) + b"\n") * 200
+        sent = 0
+        while sent < len(given) and select.select([], [pipe], [], 3)[1]:  # else it takes no more
+            sent += os.write(pipe, given[sent:])
+        assert 0 < sent < len(given) / 2
 
 
 def test_a_message_of_the_largest_size_is_answered_and_one_byte_more_is_refused(root: Path) -> None:
@@ -517,6 +627,19 @@ def test_a_client_that_leaves_in_the_middle_of_a_call_ends_the_server_cleanly(ro
             assert memory.call("loadState", {"name": state["name"]})["data"]["activeTask"] == STATE["activeTask"]
 
 
+def test_stdio_needs_no_package_of_an_extra(root: Path) -> None:
+    extras = (
+        "anyio cryptography httpx httpx2 mcp mcp_types numpy onnxruntime psycopg pydantic starlette tokenizers uvicorn"
+    )
+    missing = f"import sys\nsys.modules.update(dict.fromkeys({extras!r}.split()))"  # None: importing it fails
+
+    async def work(client: Client) -> None:
+        await ask(client, "remember", text="We deploy on Tuesdays.", title="Deploys")
+        assert (await ask(client, "recall", query="when do we deploy"))["hits"][0]["title"] == "Deploys"
+
+    over_stdio(root, work, before=missing)
+
+
 def test_serving_stdio_loads_nothing_that_only_http_needs() -> None:
     """The SDK itself loads uvicorn; the module that uses it here is not loaded."""
     code = "import sys, holdfast.mcp.stdio; print('holdfast.mcp.http' in sys.modules)"
@@ -524,7 +647,7 @@ def test_serving_stdio_loads_nothing_that_only_http_needs() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_knowledge_is_read_as_yaml_and_as_the_same_data(root: Path) -> None:
+def test_knowledge_is_read_as_yaml_and_as_the_same_data(root: Path, talk: Talk) -> None:
     plan = root / "resources/workspaces/alpha/_plans/260208-engine.md"
     plan.parent.mkdir(parents=True)
     plan.write_text("---\nname: Engine\ndescription: Build it\nstatus: new\ncreated: 2026-02-08\n---\n\nText.\n")

@@ -63,8 +63,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def serving(root: Path, limits: str = "") -> Iterator[Server]:
-    code = f"from holdfast.mcp.http import RateLimits, main; main({str(root)!r}, port=0, limits=RateLimits({limits}))"
+def serving(root: Path, limits: str = "", options: str = "") -> Iterator[Server]:
+    code = (
+        "from holdfast.mcp.http import Context, RateLimits, main; "
+        f"main({str(root)!r}, port=0, limits=RateLimits({limits}), {options})"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         token, reading = (Path(process.stderr.readline().split(" is in ")[1].strip()).read_text().strip() for _ in "12")

@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 import pytest
-from bench import report
+from bench import peers, report
 
 TOP = pathlib.Path(__file__).parent.parent
 FIGURES = TOP / "docs" / report.COPY
@@ -74,7 +74,7 @@ def test_the_same_figures_give_the_same_bytes(tmp_path: pathlib.Path) -> None:
         done = run(tmp_path / name, "--from", str(FIGURES))
         assert done.returncode == 0, done.stderr
         made.append({path.name: path.read_bytes() for path in (tmp_path / name / "docs").rglob("*.*")})
-    assert len(made[0]) == 5
+    assert len(made[0]) == 2 + len([*(TOP / "docs" / report.PLOTS).glob("*.svg")])
     assert made[0] == made[1]
 
 
@@ -88,6 +88,19 @@ def test_what_is_measured_is_kept_and_told(tmp_path: pathlib.Path) -> None:
     assert told.sets[0].ways["none"].scores["turn R@5"] == 100.0
     assert "| by words | 100.0 |" in (tmp_path / ".bench" / report.PAGE).read_text(encoding="utf-8")
     assert not (tmp_path / "docs").exists()
+
+
+@needs_plots
+def test_other_servers_are_compared_where_they_were_measured(tmp_path: pathlib.Path) -> None:
+    found = peers.Searched(1_000, 4.2, 6.1, 3.7, 100, 100, 39.0)
+    server = peers.Peer("Holdfast by words", 120.0, 81.3, 30.7, 5.5, 4.2, [found], 31.3, 12)
+    made = msgspec.structs.replace(figures(), servers=[server], commands=[peers.Command("search", 20, 64.6, 80)])
+    report.write(made, str(tmp_path))
+    page = (tmp_path / report.PAGE).read_text(encoding="utf-8")
+    assert "| Holdfast by words | 81 | 31 | 5.5 | 4.2 | 31 MB, 12 packages |" in page
+    assert "| Holdfast by words | 1,000 | 4.2 | 6.1 | 3.7 | 39 | 100 of 100 |" in page
+    assert "| `holdfast search` | 20 | 65 |" in page
+    assert "Holdfast by words" in (tmp_path / report.PLOTS / "peers.svg").read_text(encoding="utf-8")
 
 
 def test_what_is_no_report_is_refused(tmp_path: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,24 +15,28 @@ from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.memories import workspaces
-from holdfast.memories.cold import Transcripts
 from holdfast.memories.compartments import Compartments, Run
-from holdfast.memories.hot import Hot
-from holdfast.memories.mind import Mind
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
 from holdfast.model.records import DEFAULT, Record, Scope, split
 from holdfast.model.times import utc_now
 from holdfast.owner import history
 from holdfast.storage.store import Event, Store, What
-from holdfast.tools import prompt, toolsets
-from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
+    from holdfast.memories.chat import Chat
+    from holdfast.memories.cold import Transcripts
+    from holdfast.memories.hot import Hot
+    from holdfast.memories.jobs import Jobs
+    from holdfast.memories.knowledge import Knowledge, Skills
+    from holdfast.memories.mind import Mind, Values
+    from holdfast.memories.tasks import Tasks
+    from holdfast.memories.workspaces import States, Traces, Workspaces
     from holdfast.owner.backup import Copied
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.transfer import Moved, Mover
     from holdfast.storage.results import Progress
+    from holdfast.tools.calling import Reply, Runner
 
 _POLL_SECONDS = 1.0
 _HEAD = 160
@@ -128,16 +133,51 @@ class Memory(core.Core):
     text_at = history.text_at
     rollback = history.rollback
     usage = workspaces.usage
+    workspaces: Workspaces
+    states: States
+    traces: Traces
+    knowledge: Knowledge
+    skills: Skills
+    values: Values
+    chat: Chat
+    jobs: Jobs
+    tasks: Tasks
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.compartments = Compartments(self)
-        self.tools = tools = Runner(self, toolsets.registry, self.compartments)
-        self.workspaces, self.states, self.traces = tools.workspaces, tools.states, tools.traces
-        self.knowledge, self.skills, self.values = tools.knowledge, tools.skills, tools.values
-        self.chat, self.jobs, self.tasks = tools.chat, tools.jobs, tools.tasks
-        self.hot = Hot(self)
-        self.transcripts = Transcripts(self)
+        self._tools: Runner | None = None
+        self._loading = threading.Lock()
+
+    # parts, loaded when they are first used: a search needs none of them
+
+    @property
+    def tools(self) -> Runner:
+        """All tools over this memory."""
+        with self._loading:
+            if self._tools is None:
+                from holdfast.tools import toolsets
+                from holdfast.tools.calling import Runner
+
+                self._tools = Runner(self, toolsets.registry, self.compartments)
+            return self._tools
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Memory.__annotations__:
+            return getattr(self.tools, name)
+        raise AttributeError(f"A memory has no {name!r}.", name=name, obj=self)
+
+    @property
+    def hot(self) -> Hot:
+        from holdfast.memories.hot import Hot
+
+        return Hot(self)
+
+    @property
+    def transcripts(self) -> Transcripts:
+        from holdfast.memories.cold import Transcripts
+
+        return Transcripts(self)
 
     def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
         """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
@@ -158,6 +198,8 @@ class Memory(core.Core):
 
     def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
         """Return the four memories of a session; two of the same session share what they work on."""
+        from holdfast.memories.mind import Mind
+
         check_given(session=session, scope=scope or "")
         return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
 
@@ -168,6 +210,9 @@ class Memory(core.Core):
 
         At most `budget` tokens; the same as `holdfast context` prints.
         """
+        from holdfast.tools import prompt
+        from holdfast.tools.calling import Context
+
         check_given(workspace=workspace, session=session, run=run, task=task)
         context = Context(workspaceId=workspace, sessionId=session, runId=run, goal=task)
         return prompts.together(prompt.gather(self.tools, context, budget), budget).text

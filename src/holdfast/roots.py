@@ -20,6 +20,7 @@ from holdfast import secrets, templates
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.kinds import Layout
+from holdfast.model.patterns import regex
 from holdfast.model.records import version_of
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.storage.postgres.database import Database, DatabaseHealth
 
 MOST_SETTINGS = 1 << 20
-_ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_ADDRESS = regex(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TOML = f"""\
 # Settings of this memory. All have defaults; docs/reference/settings.md lists them.
 format = {settings.FORMAT}

@@ -7,7 +7,6 @@ its marks is. No pattern can backtrack without a bound, so the work grows linear
 
 from __future__ import annotations
 
-import base64
 import binascii
 import functools
 import re
@@ -15,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
+
+from holdfast.model.patterns import regex
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -40,13 +41,13 @@ class Format(msgspec.Struct, frozen=True):
     """How many characters before the mark belong to the secret."""
 
 
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = regex(
     r"(?i)x{4}|\*{3}|\.\.\.|…|example|your|placeholder|redacted|removed|changeme|change[-_]me|dummy|[<>{}]"
 )
-_UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
-_HEX = re.compile(r"[0-9a-f]{32,128}\Z")
-_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_KEY_BODY = re.compile(r"[A-Za-z0-9+/]{40}")
+_UUID = regex(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
+_HEX = regex(r"[0-9a-f]{32,128}\Z")
+_PIECE = regex(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_KEY_BODY = regex(r"[A-Za-z0-9+/]{40}")
 _COMMON_PASSWORDS = frozenset(
     "pass password passwd passwort pwd secret user username postgres root admin test token apikey pass1234".split()
 )
@@ -73,7 +74,7 @@ def _is_random(text: str) -> bool:
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
+        return binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), strict_mode=True)
     except (binascii.Error, ValueError):
         return b""
 
@@ -98,20 +99,20 @@ def _password(found: re.Match[str]) -> bool:
     return given.casefold() not in _COMMON_PASSWORDS and not given.startswith(("$", "%")) and _real(found)
 
 
-_KEY_BEFORE = re.compile(
+_KEY_BEFORE = regex(
     r"(?i)(?:api|access|secret|private|auth|encryption|signing|master|account|service|client|app|admin|deploy|"
     r"licen[cs]e)[ _-]?\Z"
 )
-_KEY_IN_ENVIRONMENT = re.compile(r"[A-Z0-9]_\Z")
-_HARMLESS_BEFORE = re.compile(
+_KEY_IN_ENVIRONMENT = regex(r"[A-Z0-9]_\Z")
+_HARMLESS_BEFORE = regex(
     r"(?i)(?:public|pub|primary|foreign|cache|sort|partition|idempotency|dedup|lookup|object|routing|group|index|host|next|"
     r"page|sync|continuation|cursor|tracking|issue|project|state|pad|eos|bos|row|range|composite|translation)[ _-]?\Z"
 )
-_HARMLESS_AFTER = re.compile(
+_HARMLESS_AFTER = regex(
     r"(?i)(?:id|ids|name|type|ur[il]|count|counts|path|file|vault|length|limit|expiry|expires|izer|izers|ref|version|"
     r"algorithm|format|rotation|hint|policy)\Z"
 )
-_HASH = re.compile(r"(?i)(?:sha(?:1|256|384|512)|md5|blake2b)[-:]")
+_HASH = regex(r"(?i)(?:sha(?:1|256|384|512)|md5|blake2b)[-:]")
 
 
 def _assigned(found: re.Match[str]) -> bool:
@@ -245,7 +246,7 @@ FORMATS = (
 """All formats; where two match, the earlier one names the secret."""
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 REMOVED = "[{} removed]"
-_SECRET_FIELD = re.compile(
+_SECRET_FIELD = regex(
     r"(?i)(?:pass(?:word|wd|phrase)|secret|token|pwd|(?:api|access|private|secret)[ _-]?key|"
     r"authorization|credentials?)\Z"
 )

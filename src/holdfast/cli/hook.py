@@ -32,6 +32,7 @@ from holdfast.cli import show
 from holdfast.cli.main import command, given_root, open_root
 from holdfast.formats import prompts, transcripts
 from holdfast.model import names
+from holdfast.model.patterns import regex
 
 WITHIN = 450
 """Milliseconds from the start of the process; the client waits for it."""
@@ -57,14 +58,14 @@ _SHORT = 10
 _DAYS = 90
 """How long it is remembered that a session was asked."""
 _SAVES = "remember|revise|save_learning|createState|save_skill|set_plan_status|memory_(?:write|learn|append)"
-_SAVED = re.compile(
+_SAVED = regex(
     rf"^(?:mcp__)?holdfast__(?:(?:{_SAVES}) |useTools .*\"tool\": ?\"(?:{_SAVES})\")"
     r"|\bholdfast (?:remember|put|state create|learnings save)\b"
     r"|^(?:Edit|MultiEdit|Write|apply_patch) .*(?:decisions|lessons)\.md",
     re.MULTILINE,
 )
-_NAMED = re.compile(rb"holdfast|decisions\.md|lessons\.md")
-_PROGRAM = re.compile(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
+_NAMED = regex(rb"holdfast|decisions\.md|lessons\.md")
+_PROGRAM = regex(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
 """In the transcript of a session that another program runs: that program reads the last answer."""
 
 

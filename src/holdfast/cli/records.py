@@ -26,7 +26,6 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.times import local
-from holdfast.owner import shared
 from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
@@ -108,6 +107,8 @@ def get(id: str) -> None:
 
     An ID is a path, path#entry or the id of a log entry; shared:ID is a record of the shared memory.
     """
+    from holdfast.owner import shared
+
     with open_root() as memory:
         record = memory.get(id)
         store = shared.NAME if memory.shared and id.startswith(shared.PREFIX) else ""

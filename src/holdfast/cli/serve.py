@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Command, Commands, command, find_root, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.mcp.auth import for_tenant, issue, open_grants
-from holdfast.model.grants import Grant, by_name
 from holdfast.roots import folder_of, is_address
 from holdfast.tools.calling import Context
+
+if TYPE_CHECKING:
+    from holdfast.model.grants import Grant
 
 
 def _server_options(command: Command) -> Command:
@@ -81,7 +82,11 @@ def _store_of(given: str, tenant: str | None = None) -> str:
     store = given or find_root()
     if not is_address(store):
         folder_of(store)
-    return for_tenant(store, tenant) if tenant else store
+    if not tenant:
+        return store
+    from holdfast.mcp.auth import for_tenant
+
+    return for_tenant(store, tenant)
 
 
 def _token_options(command: Command) -> Command:
@@ -110,6 +115,8 @@ def create(store: str, tenant: str | None, name: str, scope: str | None, **given
             raise Invalid("--scope names nothing.", step)
         with open_root(location) as memory:
             path = memory.scopes.resolve(scope).path
+    from holdfast.mcp.auth import issue
+
     grant, made = issue(location, name, path, reads_only=given["read_only"], expires=given["expires"])
     if show.asked_for_json():
         show.as_json(_fields(grant) | {"token": made})
@@ -122,6 +129,8 @@ def create(store: str, tenant: str | None, name: str, scope: str | None, **given
 @_token_options
 def list_(store: str, tenant: str | None) -> None:
     """List tokens with their rights, expiry and last use."""
+    from holdfast.mcp.auth import open_grants
+
     with contextlib.closing(open_grants(_store_of(store, tenant))) as grants:
         found = grants.all()
     rows, listed = [], [_fields(grant) for grant in found]
@@ -139,7 +148,11 @@ def list_(store: str, tenant: str | None) -> None:
 @_token_options
 def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
+    from holdfast.mcp.auth import open_grants
+
     with contextlib.closing(open_grants(_store_of(store, tenant))) as grants:
+        from holdfast.model.grants import by_name
+
         grant = by_name(grants.all(), wanted)
         grants.revoke(grant.id)
     show.json_and_exit({"id": grant.id, "name": grant.name, "revoked": True})

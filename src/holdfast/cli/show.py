@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +170,9 @@ def _flat(value: Any) -> str:
 
 
 def hit(found: Hit) -> None:
+    import shutil
+    import textwrap
+
     from holdfast.model.records import label
 
     record = found.record

@@ -7,6 +7,7 @@ nothing takes its scope or title that way. A required list may be left out: it i
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import Commands, command, json_or_text, open_root, read_stdin
+from holdfast.cli.main import Commands, Maker, command, commands_in, json_or_text, open_root, read_stdin
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to, count_tokens
@@ -90,9 +91,10 @@ def text_or_json(value: str) -> Any:
     return json_or_text(value) if value.lstrip().startswith(("{", "[")) else value
 
 
-def _group(name: str, *extra: click.Command, modules: dict[str, str] | None = None) -> click.Group:
-    group = Commands(name, help=_GROUPS[name][0], modules=modules)
-    for made in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
+def _group(name: str, *extra: click.Command, makers: Mapping[str, Maker] | None = None) -> click.Group:
+    own = {verb: functools.partial(_command, verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()}
+    group = Commands(name, help=_GROUPS[name][0], makers={**own, **(makers or {})})
+    for made in extra:
         group.add_command(made)
     return group
 
@@ -263,12 +265,19 @@ workspace, state, compartment, mind, value, task = map(
     _group, ("workspace", "state", "compartment", "mind", "value", "task")
 )
 plan = _group("plan", plan_status)
-learnings = _group("learnings", modules={"archive": "upkeep"})
+learnings = _group("learnings", makers=commands_in("upkeep", "archive"))
 skill = _group("skill", skill_list)
 chat = _group("chat", chat_history, chat_memory)
-jobs = _group("jobs", enable, disable, modules={"run": "jobs", "log": "jobs"})
-overview = _command("overview", _TOOLS["retrieve_overview"])
-recall, remember, revise = (_command(name, _TOOLS[name]) for name in ("recall", "remember", "revise"))
+jobs = _group("jobs", enable, disable, makers=commands_in("jobs", "run log"))
+_ALIASES = {"overview": "retrieve_overview", "recall": "recall", "remember": "remember", "revise": "revise"}
+"""The tools with a command of their own."""
+
+
+def __getattr__(name: str) -> click.Command:
+    """Make a command of one tool when it is used: the options of all tools take a while."""
+    if name in _ALIASES:
+        return _command(name, _TOOLS[_ALIASES[name]])
+    raise AttributeError(name)
 
 
 # commands over all tools

@@ -13,15 +13,16 @@ import tomllib
 from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
+from holdfast.model.patterns import regex
 
 Path = tuple[str | int, ...]
 """The way to a value: names of members, numbers of items. The number after the last item adds one."""
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
 _STRING, _COMMENT = r'"(?:[^"\\]|\\.)*"', r"//[^\r\n]*|/\*.*?\*/"
-_COMMENTS = re.compile(f"{_STRING}|{_COMMENT}", re.DOTALL)
-_LAST_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
-_TOML_HEADER = re.compile(r"\s*\[")
+_COMMENTS = regex(f"{_STRING}|{_COMMENT}", re.DOTALL)
+_LAST_COMMAS = regex(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_TOML_HEADER = regex(r"\s*\[")
 
 
 # JSON

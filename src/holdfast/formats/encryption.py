@@ -8,7 +8,6 @@ can be moved, removed or cut off unnoticed.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import itertools
@@ -68,7 +67,7 @@ def _keys(what: str = "") -> list[bytes]:
             raise Locked(f"{what} is encrypted, and {VARIABLE} is not set.", "Set it to the key of its owner.")
         raise Locked(f"Encryption needs a key, and {VARIABLE} is not set.", _MAKE)
     try:
-        keys = [base64.b64decode(key, validate=True) for key in given]
+        keys = [binascii.a2b_base64(key, strict_mode=True) for key in given]
     except (binascii.Error, ValueError):
         keys = []
     if not keys or any(len(key) != _KEY for key in keys):

@@ -8,14 +8,13 @@ the same in every process and after every merge.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.model.patterns import regex
 from holdfast.model.records import MAX_DEPTH, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal, parse_ms
 
@@ -27,8 +26,8 @@ class _Named(msgspec.Struct):
 _decode = msgspec.json.Decoder().decode
 _decode_id = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]')
-_OWN_ID = re.compile(rb'\{"id":"([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})')
+_STRUCTURE = regex(rb'"(?:[^"\\]|\\.)*"|[][{}]')
+_OWN_ID = regex(rb'\{"id":"([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})')
 
 
 def render(line: Mapping[str, Any]) -> bytes:
@@ -103,6 +102,8 @@ def _repaired(data: bytes) -> list[dict[str, Any]] | str:
         result = parse(cleaned)
         return f"NUL bytes and {result}" if isinstance(result, str) else result
     found: list[dict[str, Any]] = []
+    import json  # in C only for plain values, but it tells where one ends
+
     decoder = json.JSONDecoder()
     position = 0
     try:

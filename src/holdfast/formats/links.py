@@ -7,22 +7,21 @@ path, file name (with or without its date prefix), key, anchor or alias.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
-from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.formats.sections import code_lines, lines_of
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
+from holdfast.model.patterns import regex
 from holdfast.model.records import Record
 
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_DATED = re.compile(r"\d{6}-(?=.)")
-_INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
-_WIKI = re.compile(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
-_LINK = re.compile(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
+_SCHEME = regex(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_DATED = regex(r"\d{6}-(?=.)")
+_INLINE_CODE = regex(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_WIKI = regex(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
+_LINK = regex(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -93,5 +92,7 @@ def path_from(source: str, target: str) -> str:
     """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
     if _SCHEME.match(target) or target.startswith(("#", "/")):
         return ""
+    from urllib.parse import unquote
+
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
     return "" if path == ".." or path.startswith("../") else path

@@ -14,22 +14,21 @@ import msgspec
 
 from holdfast.errors import Damaged, Invalid, OverBudget
 from holdfast.formats.sections import FENCE, code_lines, lines_of
+from holdfast.model.patterns import regex
 
 _BOM = "\ufeff"
-_FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
-_CLOSING = re.compile(rf"^{_FENCE.pattern}", re.MULTILINE)
-_KEY = re.compile(
-    r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
-)
+_FENCE = regex(r"---[ \t]*(?:\r\n|\n|\Z)")
+_CLOSING = regex(r"^---[ \t]*(?:\r\n|\n|\Z)", re.MULTILINE)
+_KEY = regex(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)""")
 _RESERVED = "true|false|null|yes|no|on|off|y|n|nan|inf"
-_BARE = re.compile(
+_BARE = regex(
     rf"(?!(?i:{_RESERVED})\Z)[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*(?<! )\Z|\d{{4}}-\d{{2}}-\d{{2}}\Z"
 )
 """Text and dates that YAML reads back unchanged without quotes."""
-_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_BREAKS = regex("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
-_POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
-_BRACKET = re.compile(r"[\[\]{}]")
+_POSITION = regex(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
+_BRACKET = regex(r"[\[\]{}]")
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""

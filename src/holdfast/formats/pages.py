@@ -17,19 +17,20 @@ import msgspec
 from holdfast.formats import markdown, sections
 from holdfast.model.kinds import Kind
 from holdfast.model.names import count_tokens
+from holdfast.model.patterns import regex
 from holdfast.model.records import Record
 
 Level = Literal["error", "warning"]
 _NEARLY_FULL = 0.9
-_NO_PROSE = re.compile(r"[ \t]*(?:#{1,6}[ \t]|[-*+][ \t]|\d+[.)][ \t]|[|>]|<|!\[|(?:[-*_=][ \t]*){3,}\Z)|\t| {4}")
-_SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
-_BUDGET = re.compile(r"\s*<!--[ \t]*budget:[ \t]*(\d{1,6})[ \t]*lines?(?:,[ \t]*(\d{1,7})[ \t]*tokens?)?[ \t]*-->")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?\Z")
-_OTHER_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})\Z")
-_GAP = re.compile(r"\n(?:[ \t]*\n){2,}")
-_GAPS = re.compile(r"[\s_-]+")
+_NO_PROSE = regex(r"[ \t]*(?:#{1,6}[ \t]|[-*+][ \t]|\d+[.)][ \t]|[|>]|<|!\[|(?:[-*_=][ \t]*){3,}\Z)|\t| {4}")
+_SENTENCE = regex(r"[.!?…](?=\s|\Z)|[。！？]")
+_BUDGET = regex(r"\s*<!--[ \t]*budget:[ \t]*(\d{1,6})[ \t]*lines?(?:,[ \t]*(\d{1,7})[ \t]*tokens?)?[ \t]*-->")
+_DATE = regex(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?\Z")
+_OTHER_DATE = regex(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})\Z")
+_GAP = regex(r"\n(?:[ \t]*\n){2,}")
+_GAPS = regex(r"[\s_-]+")
 _DAY = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{8})(?!\d)"
-_LIKE_ENTRY = re.compile(
+_LIKE_ENTRY = regex(
     rf"^(?!###[ \t]+\[\d{{4}}-\d{{2}}-\d{{2}}\])(?:#{{1,6}}[ \t]*\[[ \t]*|#{{1,3}}[ \t]*){_DAY}", re.MULTILINE
 )
 

@@ -18,13 +18,14 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.names import close_to
+from holdfast.model.patterns import regex
 
 LOCAL = "local"
 MOST_COUNTED = 1_000
 """Slots are counted up to this number."""
 _LONGEST = 200
 _MOST_SECONDS = 366 * 86_400
-_EVERY = re.compile(r"every ([0-9]{1,12})", re.IGNORECASE)
+_EVERY = regex(r"every ([0-9]{1,12})", re.IGNORECASE)
 _NICKNAMES = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",

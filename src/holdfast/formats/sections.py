@@ -16,25 +16,26 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model import names
+from holdfast.model.patterns import regex
 from holdfast.model.records import version_of
 from holdfast.model.times import parse_ms
 
-FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})")
+FENCE = regex(r" {0,3}(`{3,}(?!.*`)|~{3,})")
 """Opens a code block at the start of a line, and may close one."""
 MAX_TITLE = 300
-_HEADING = re.compile(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
-_ENTRY = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
+_HEADING = regex(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
+_ENTRY = regex(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
 _NAMES = {
     "category": "Category", "tags": "Tags", "until": "Until", "supersedes": "Supersedes",
     "superseded_by": "Superseded by", "archived": "Archived",
 }  # fmt: skip
 """The fields of an entry, as its file names them."""
-_FIELD = re.compile(
+_FIELD = regex(
     r"\*\*(Category|Tags|Supersedes|Superseded by|Archived|Until(?=:\*\*[ \t]*\d{4}-\d\d-\d\d\s*\Z)):\*\*(.*)",
     re.DOTALL,
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
+_CONTROL = regex(r"[\x00-\x1f\x7f]")
+_RULE = regex(r"(?:\A|\n)---[ \t]*\Z")
 _BLANK = " \t\r\n"
 
 

@@ -21,17 +21,18 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.model.names import WIDE, count_tokens
+from holdfast.model.patterns import regex
 from holdfast.model.queries import QUESTION_WORDS, fold, runs
 
 _LONGEST = 240
 """Characters of a sentence, or of a piece of one."""
 _CUT = "…"
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_DIGITS = re.compile(r"\d+")
+_DAY = regex(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_DIGITS = regex(r"\d+")
 _UNDATED = "undated"
-_LABEL = re.compile(rf"(?:{_DAY.pattern}|{_UNDATED}): ", re.ASCII)
+_LABEL = regex(rf"(?:\d{{4}}-\d{{2}}-\d{{2}}|{_UNDATED}): ", re.ASCII)
 _ALL = "All of them are here, but not with all of their text"
-_ACCOUNT = re.compile(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_CUT}")
+_ACCOUNT = regex(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_CUT}")
 _PREFIX = len("2026-01-01: ")
 _KNOWN = 0.3
 """Factor for a word, each time that it is already in the summary."""
@@ -44,20 +45,20 @@ _RERANKS = 20
 _SHORTEST = 20
 """Characters below which a piece of a sentence is useless."""
 
-_BULLET = re.compile(r"[^\S\n]*(?:(?:[-*+•>]|#{1,6})\s+)*")
-_END = re.compile(
+_BULLET = regex(r"[^\S\n]*(?:(?:[-*+•>]|#{1,6})\s+)*")
+_END = regex(
     r"(?<=[.!?…\U0001F300-\U0001FAFF])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[:;-]\))\s+"
     r"|(?<=[。！？])(?![。！？」』”’）])|(?<=[。！？][」』”’）])"
 )
 """Where a sentence may end: after its mark, and in a chat also after a smiley."""
 _SHORT_FORMS = frozenset("e.g i.e etc vs cf mr mrs dr prof st approx ca fig al z.b d.h u.a p.s".split())
-_SIGNS = re.compile(
+_SIGNS = regex(
     r"`[^`]+`|\"[^\"]{2,}\"|“[^”]+”|[「『《][^」』》]+[」』》]|https?://\S+|[\w.~-]*[/\\][\w./\\-]+"
     r"|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\b\w+\.[a-z]{1,5}\b|#\d+"
 )
 """Code, paths, addresses and quotations."""
-_HAS_SIGNS = re.compile(r"[`\"“「『《/\\_#(]|[a-z][A-Z]|\w\.\w")
-_ANNOUNCED = re.compile(
+_HAS_SIGNS = regex(r"[`\"“「『《/\\_#(]|[a-z][A-Z]|\w\.\w")
+_ANNOUNCED = regex(
     r"(?:ok(?:ay)?|so|now|well|alright|first|next|then)?[,.!]?\s*"
     r"(?:let me|let's|let us|i'll|i will|i am|i'm|we'll|we will|going to|looking|checking|working)\b",
     re.IGNORECASE,

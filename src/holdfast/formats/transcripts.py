@@ -8,8 +8,6 @@ Nothing here raises on its input.
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.formats import jsonl
+from holdfast.model.patterns import regex
 from holdfast.model.times import is_id, parse_ms
 
 MAX_TOOL = 2_000
@@ -43,12 +42,12 @@ _INJECTED = (
     "# AGENTS.md instructions",
 )  # fmt: skip
 """Beginnings of the texts that Codex adds before the first message of a user."""
-_HALF = re.compile(
+_HALF = regex(
     rb"\\u[dD][89aAbB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|"
     rb"(?<!\\u[dD][89aAbB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-_DIGITS = re.compile(r"[0-9]{9,16}\Z")
-_ITEM = re.compile(r"(?:^message|^reasoning|_call|_call_output)\Z")
+_DIGITS = regex(r"[0-9]{9,16}\Z")
+_ITEM = regex(r"(?:^message|^reasoning|_call|_call_output)\Z")
 Clean = Callable[[Any], Any]
 Said = tuple[str, str]
 
@@ -258,6 +257,8 @@ def _folded(value: Any, clean: Clean, depth: int = 0) -> Any:
 
 
 def _json(value: Any) -> str:
+    import json
+
     try:
         return json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
     except (ValueError, TypeError, RecursionError):

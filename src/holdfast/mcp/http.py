@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import re
 import secrets
 import signal
 import socket
@@ -43,6 +42,7 @@ from holdfast.mcp import health, server
 from holdfast.mcp.auth import MOST_KNOWN, Auth, Bearer, RateLimits, Refused, token_for
 from holdfast.mcp.health import Health, Log, LogForm
 from holdfast.mcp.server import INSTRUCTIONS, MAX_MESSAGE, Caller, ProtocolError, modern
+from holdfast.model.patterns import regex
 from holdfast.tools.calling import Connection, Context
 
 PATH = "/mcp"
@@ -54,7 +54,7 @@ _LONGEST_LENGTH = 15
 _DRAINED = 4
 """How many times the largest body is read before a connection is cut."""
 _CALLER = "holdfast.caller"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_REQUEST_ID = regex(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Options(msgspec.Struct, frozen=True):

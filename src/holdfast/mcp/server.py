@@ -8,14 +8,12 @@ then from the memory's start options. The connection is the run unless the calle
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import UNSET
@@ -26,6 +24,7 @@ from holdfast.formats import markdown, prompts, sections
 from holdfast.memories.workspaces import Workspaces
 from holdfast.memory import Memory
 from holdfast.model import names
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query
 from holdfast.model.records import text_of
 from holdfast.secrets import redact
@@ -54,7 +53,7 @@ _ENVELOPE = {"type": "object", "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
 _LONGEST_WRITER = 60
-_NOT_IN_WRITER = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_IN_WRITER = regex(r"[^A-Za-z0-9._-]")
 
 
 MARKDOWN = "text/markdown"
@@ -305,6 +304,8 @@ class Answers:
 
     def _list_resources(self, given: _ListRequest, caller: Caller, _client: str) -> dict[str, Any]:
         """List a page of all resources, workspaces first."""
+        from urllib.parse import quote
+
         cursor = given.cursor or "0"
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise ProtocolError(INVALID_PARAMS, "Unknown cursor. List again from the start.")
@@ -360,6 +361,8 @@ def result(reply: Reply) -> dict[str, Any]:
 
 def read_resource(memory: Memory, uri: str) -> str:
     """Return the text of a resource; NotFound if there is none."""
+    from urllib.parse import unquote
+
     if uri.startswith(_WORKSPACE_URI):
         scope = memory.scopes.resolve(unquote(uri.removeprefix(_WORKSPACE_URI)))
         return _text(memory, memory.layout.overview(scope.path))

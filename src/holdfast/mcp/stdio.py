@@ -14,10 +14,8 @@ import contextvars
 import functools
 import os
 import queue
-import re
 import secrets
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -40,6 +38,7 @@ from holdfast.mcp.server import (
     set_context,
 )
 from holdfast.memory import Memory, open_memory
+from holdfast.model.patterns import regex
 from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Connection, Context
 
@@ -55,8 +54,8 @@ _CHUNK = 1 << 16
 _ENDS = 512
 """How much of both ends of a message that is too long is read."""
 _ID = r'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*'
-_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
-_LAST = re.compile(rb",\s*" + _ID.encode() + rb"\}\s*$")
+_FIRST = regex(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID.encode())
+_LAST = regex(rb",\s*" + _ID.encode() + rb"\}\s*$")
 _MOST_PENDING = 64
 _MOST_THREADS = 16
 _DRAIN_SECONDS = 30.0
@@ -118,6 +117,8 @@ def parse(line: bytes, whole: bool = True) -> Frame:
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
+        if line.lstrip()[:1] == b"[":
+            raise ProtocolError(_INVALID_REQUEST, "Send one message per line: batches are not supported") from None
         raise ProtocolError(_PARSE_ERROR, "The line is not a JSON-RPC message") from None
 
 
@@ -274,6 +275,8 @@ class Pipe:
         except ProtocolError as error:
             answer = refusal(request.id, error)
         except Exception:
+            import traceback
+
             traceback.print_exc()
             answer = refusal(request.id, ProtocolError(INTERNAL_ERROR, "Internal server error"))
         if request not in self._cancelled:

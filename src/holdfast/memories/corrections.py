@@ -7,7 +7,6 @@ Proposals are what programs wrote of a kind that the owner reviews; approving on
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats.prompts import one_line
 from holdfast.model.kinds import CORRECTABLE, KINDS
+from holdfast.model.patterns import regex
 from holdfast.model.queries import QUESTION_WORDS, Query, parse, spaced
 from holdfast.model.records import Draft, Receipt, Record, label, line_of
 from holdfast.owner import history
@@ -37,7 +37,7 @@ _ELSEWHERE = {
 }
 PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
-_WORD = re.compile(r"[^\W_]+")
+_WORD = regex(r"[^\W_]+")
 _ASKED, _LISTED = 60, 3
 _SHARE, _LEAST = 0.6, 2
 """Two records are similar when they share this part of the words of the shorter one, and at least so many."""

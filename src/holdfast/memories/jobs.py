@@ -26,6 +26,7 @@ from holdfast.formats import jsonl, schedules
 from holdfast.formats.schedules import Timetable
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
+from holdfast.model.patterns import regex
 from holdfast.model.records import Scope
 from holdfast.model.times import iso, normal, parse_ms, utc_now
 from holdfast.storage.log import Logs, Marks
@@ -40,7 +41,7 @@ _SHOWN = 80
 _LAST = datetime(9999, 12, 31, tzinfo=UTC)
 _RECENT = 2
 """Months of runs that are always read, also when a job's slots count from later on."""
-_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+_ID = regex(r"[\w-]{1,64}", re.ASCII)
 _ID_RULE = "Use up to 64 letters, digits, - and _."
 _LONGEST = {"name": 200, "message": 10_000, "schedule": 200, "channel": 200, "timezone": 100}
 _REQUIRED = {"name": "", "message": "", "schedule": ""}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -20,13 +19,14 @@ from holdfast.formats.prompts import invisible
 from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS, Place, copy_of
 from holdfast.model.names import count_tokens
+from holdfast.model.patterns import regex
 from holdfast.model.records import Draft, Record, Scope, text_of
 from holdfast.model.times import from_prefix
 from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document
 
-_ARCHIVE = re.compile(r"-\d{4}\.md\Z")
+_ARCHIVE = regex(r"-\d{4}\.md\Z")
 _ABSTRACT_TOKENS = 200
 _IN_A_SCOPE = ("overview", "decision")
 """Two kinds whose folders together cover a scope."""

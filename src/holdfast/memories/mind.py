@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
-import re
 import threading
 import unicodedata
 from collections import deque
@@ -31,6 +29,7 @@ from holdfast.memories import compaction
 from holdfast.memories.compaction import Compacted, Said, Summaries, Summariser, Summary, stated
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.names import check_given, close_to, count_tokens
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, fold, parse
 from holdfast.model.records import DEFAULT, Draft, Record, Scope, line_of, text_of
 from holdfast.model.settings import MindSettings as Limits
@@ -49,11 +48,10 @@ _REFERENCE = ("ref", "size", "head")
 READ = 4_000
 """Characters of a value per read, unless the caller says otherwise."""
 MOST_READ = 100_000
-_LINE = re.compile(r":\d+\Z")
+_LINE = regex(r":\d+\Z")
 _HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}
 _AROUND = 120
 _PIECE = 2_000
-_log = logging.getLogger("holdfast")
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
@@ -173,7 +171,9 @@ def _safely(otherwise: Callable[[], Any]) -> Callable[[Callable[Given, Answer]],
             except Exception as error:
                 if mind.on_error == "raise":
                     raise
-                _log.warning("memory %s failed: %s", method.__name__, error)
+                import logging
+
+                logging.getLogger("holdfast").warning("memory %s failed: %s", method.__name__, error)
                 answer: Answer = otherwise()
                 return answer
 

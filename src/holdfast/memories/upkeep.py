@@ -24,6 +24,7 @@ from holdfast.formats import markdown, pages, sections
 from holdfast.formats.sections import Section
 from holdfast.memories.lint import every_page
 from holdfast.model.kinds import PLAN_STATUS, Place
+from holdfast.model.patterns import regex
 from holdfast.model.records import Scope, text_of
 from holdfast.model.times import from_prefix
 from holdfast.storage.tree import ABSENT, Document
@@ -31,9 +32,9 @@ from holdfast.storage.tree import ABSENT, Document
 ABSTRACT, OVERVIEW = "ABSTRACT.md", "OVERVIEW.md"
 _TRIES = 5
 _LONG, _SHORTENED, _SUMMARY = 500, 300, 200
-_HEADING = re.compile(r"#{1,6}[ \t](.*)")
-_BOX = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]+\[([ xX])\](?:[ \t]|\Z)")
-_STATUS = re.compile(r"[\s>*_-]*status[\s*_]*[:：][\s*_]*(?:[^\w\s]+\s+)?(.+)", re.IGNORECASE)
+_HEADING = regex(r"#{1,6}[ \t](.*)")
+_BOX = regex(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]+\[([ xX])\](?:[ \t]|\Z)")
+_STATUS = regex(r"[\s>*_-]*status[\s*_]*[:：][\s*_]*(?:[^\w\s]+\s+)?(.+)", re.IGNORECASE)
 _MEANT = {
     "complete": "done", "completed": "done", "finished": "done", "shipped": "done", "implemented": "done",
     "wip": "in_progress", "active": "in_progress", "started": "in_progress", "ongoing": "in_progress",

@@ -17,14 +17,15 @@ import secrets
 import msgspec
 
 from holdfast.errors import Invalid, NotFound
+from holdfast.model.patterns import regex
 from holdfast.model.times import LAST_MS, iso, now_ms, utc_now
 
 START = "hfm"
 _LONGEST_TENANT = 1_300
 """The longest tenant name in base32: 200 characters of up to four bytes each."""
-_FORM = re.compile(rf"{START}_([a-z2-7]{{0,{_LONGEST_TENANT}}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
-_SPAN = re.compile(r"([1-9][0-9]{0,4})([mhdwy])\Z")
+_FORM = regex(rf"{START}_([a-z2-7]{{0,{_LONGEST_TENANT}}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
+_NAME = regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
+_SPAN = regex(r"([1-9][0-9]{0,4})([mhdwy])\Z")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 366 * 86_400}
 
 

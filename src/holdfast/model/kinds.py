@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model import names
+from holdfast.model.patterns import regex
 from holdfast.model.records import DEFAULT, Scope, from_path
 from holdfast.model.settings import Paths
 
@@ -189,7 +190,7 @@ def kind(name: str) -> Kind:
 # Places
 
 
-_HOLE = re.compile(r"\{(\w+)\}")
+_HOLE = regex(r"\{(\w+)\}")
 _PATTERNS = {
     "scope": r"(?P<scope{}>[^_./][^/]*(?:/[^_./][^/]*)*)",
     "session": r"(?P<session{}>[^/]+)",
@@ -201,7 +202,7 @@ _PATTERNS = {
     "any": r"(?P<name{}>.+)",
 }
 """A pattern for each hole of a template; `{}` is the number of the template."""
-_COPY = re.compile(
+_COPY = regex(
     r"(.+?)(?:\.sync-conflict-[\w-]+| \([^()/]*conflicted copy[^()/]*\))(\.\w+)|(.+\.(?:md|jsonl))\.orig", re.DOTALL
 )
 
@@ -237,7 +238,7 @@ class Layout:
                 pattern = _PATTERNS.get(hole)
                 parts[index] = pattern.format(number) if pattern else re.escape(self._folders[hole])
             patterns.append(f"(?P<kind{number}>{''.join(parts)})")
-        self._any = re.compile("|".join(patterns))
+        self._any = regex("|".join(patterns))
 
     def _classify(self, path: str) -> Place | None:
         if path.startswith(".") or "/." in path or path == self._legacy or copy_of(path):
@@ -245,12 +246,13 @@ class Layout:
         found = self._any.fullmatch(path)
         if found is None or found.lastgroup is None:
             return None
-        number = found.lastgroup.removeprefix("kind")
-        groups = found.groupdict()
-        scope = from_path(groups.get(f"scope{number}") or "")
-        if session := groups.get(f"session{number}"):
+        number, known = found.lastgroup.removeprefix("kind"), self._any.groupindex
+        wanted = [f"{part}{number}" for part in ("scope", "session", "name")]
+        folders, session, name = (found[group] if group in known else "" for group in wanted)
+        scope = from_path(folders)
+        if session:
             scope = msgspec.structs.replace(scope, session=session)
-        return Place(path, self._kinds[int(number)], scope, groups.get(f"name{number}") or "")
+        return Place(path, self._kinds[int(number)], scope, name)
 
     def path_for(
         self, kind: Kind, scope: Scope, name: str = "", *, month: str = "", session: str = "", workspace: str = ""
@@ -293,7 +295,7 @@ class Layout:
 
 def copy_of(path: str) -> str:
     """Return the file of which Syncthing, Dropbox or git left this copy after a conflict, "" if it is none."""
-    found = _COPY.fullmatch(path)
+    found = _COPY.fullmatch(path) if "conflict" in path or path.endswith(".orig") else None
     return "".join(part or "" for part in found.groups()) if found else ""
 
 

@@ -6,19 +6,18 @@ Two titles never share a file, however the file system treats case, accents or l
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable
 
 from holdfast.errors import Invalid
+from holdfast.model.patterns import regex
 
-_NOT_WORD = re.compile(r"[\W_]+")
+_NOT_WORD = regex(r"[\W_]+")
 _MAX_CHARS, _MAX_BYTES = 48, 120
 _MAX_NAME_BYTES = 255
-WIDE = re.compile(
+WIDE = regex(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
@@ -58,6 +57,8 @@ def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False)
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name most similar to this one, "" if none is similar."""
+    import difflib
+
     by_form = {same(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
     return by_form[near[0]] if near else ""

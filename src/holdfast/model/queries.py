@@ -21,21 +21,22 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import WIDE, check_text
+from holdfast.model.patterns import regex
 from holdfast.model.records import Scope
 from holdfast.model.times import iso, parse_ms
 
 MAX_LIMIT = 1_000
 MAX_WORDS = 64
-_PART = re.compile(r'"([^"]*)"|(\S+)')
-_WORD = re.compile(r"[^\W_]+(?:[\u0900-\u0dff]*[^\W_]*)*")
-_MARKS = re.compile(
+_PART = regex(r'"([^"]*)"|(\S+)')
+_WORD = regex(r"[^\W_]+(?:[\u0900-\u0dff]*[^\W_]*)*")
+_MARKS = regex(
     "[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
     "\u0610-\u061a\u0640\u064b-\u065f\u0670]+"
 )
 """Accents and vowel points, which people often omit. The vowels of Indian scripts and of Thai are kept."""
-_FORMS = re.compile("[\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
+_FORMS = regex("[\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
 """Ligatures and letters of another width, which NFKC replaces."""
-_DIGIT = re.compile(r"[^\D0-9]")
+_DIGIT = regex(r"[^\D0-9]")
 _LETTERS = str.maketrans(
     {"æ": "ae", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "ł": "l", "ø": "o", "œ": "oe", "þ": "th", "ŧ": "t"}
 )
@@ -174,7 +175,7 @@ def plain(text: str) -> str:
 
 def runs(text: str) -> Iterator[tuple[str, ...]]:
     """Yield each token of a text; of wide characters, each pair of neighbours, since spaces do not separate words."""
-    for wide, tokens in itertools.groupby(fold(text), lambda token: bool(WIDE.match(token))):
+    for wide, tokens in itertools.groupby(fold(text), lambda token: not token.isascii() and bool(WIDE.match(token))):
         run = list(tokens)
         yield from itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True)
 
@@ -193,7 +194,7 @@ _LENGTHS = {"day": 1.0, "week": 7.0, "weekend": 7.0, "month": 30.4, "year": 365.
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _NUMBER = rf"\d{{1,3}}|{'|'.join(_NUMBERS)}"
 _YEAR = r"\d{4}(?!-\d)"
-_TIME = re.compile(
+_TIME = regex(
     rf"\b(?P<y1>\d{{4}})-(?P<m1>\d\d)-(?P<d1>\d\d)\b"
     rf"|\b(?P<m2>{_MONTH})\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? (?P<y2>{_YEAR}))?"
     rf"|\b(?P<d3>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<m3>{_MONTH})\b\.?(?:,? (?P<y3>{_YEAR}))?"
@@ -207,14 +208,14 @@ _TIME = re.compile(
 )
 _ALSO_WORDS = frozenset({"may", "mar", "dec", "sep", "jan", "jun", "march"})
 """Months that are also ordinary words or names: alone they need one of the words below before them."""
-_OF_TIME = re.compile(r"\b(?:in|of|during|since|until|by|last|early|late|mid|to|from|and)[ -]\Z")
-_OWN = re.compile(r"\b(?:i|me|my|mine|myself|we|our|ours)\b", re.IGNORECASE)
-_TO_AGENT = re.compile(
+_OF_TIME = regex(r"\b(?:in|of|during|since|until|by|last|early|late|mid|to|from|and)[ -]\Z")
+_OWN = regex(r"\b(?:i|me|my|mine|myself|we|our|ours)\b", re.IGNORECASE)
+_TO_AGENT = regex(
     r"\byou (?:\w+ly )?(?:\w+ed|told|said|gave|wrote|made|were|had|found|showed)\b|\bdid you\b|\bremind me\b"
     r"|\bour (?:\w+ )?(?:conversation|chat|discussion|session)\b",
     re.IGNORECASE,
 )
-_LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")
+_LETTERS_AND_DIGITS = regex(r"[^\W_]+")
 _EPOCH = date(1970, 1, 1)
 _LAST_DAY = (date.max - _EPOCH).days
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -305,6 +304,8 @@ def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> d
         if value is None or not isinstance(given.setdefault(section, {}), dict):
             continue
         if isinstance(field.default, tuple):
+            import shlex
+
             try:
                 value = shlex.split(value)
             except ValueError as error:

@@ -13,9 +13,10 @@ import time
 from datetime import UTC, date, datetime, timedelta
 
 from holdfast.errors import Invalid
+from holdfast.model.patterns import regex
 
 _LOW62 = (1 << 62) - 1
-_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_UUID7 = regex(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _AGES = ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
 LAST_MS = 253_402_300_799_999
 """The end of the year 9999: text order is time order up to here, and an id can still be followed by others."""

@@ -27,6 +27,7 @@ from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, NOT_RECORDS, Kind
 from holdfast.model.names import check_text
+from holdfast.model.patterns import regex
 from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
@@ -54,7 +55,7 @@ _NAMES = frozenset({"id", "path", "record", "forget"})
 _TOMBSTONE = ("op", "writer", "exchange", "role", "compartment")
 _TECHNICAL = frozenset("op writer ref size head exchange role channel type by covers session workspace created".split())
 _IDS_PER_ENTRY = 1_000
-_RUNS = re.compile(r"/sessions/[^/]+/runs/")
+_RUNS = regex(r"/sessions/[^/]+/runs/")
 _GIT = ".git"
 
 

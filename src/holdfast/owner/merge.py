@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
 from holdfast.formats.sections import Section
+from holdfast.model.patterns import regex
 from holdfast.storage import write_log
 
 if TYPE_CHECKING:
     from holdfast.core import Core
 
 Act = Literal["new", "changed", "merged", "conflict", "same", "newer", "gone", "forgotten"]
-_CONFLICT = re.compile(r"(.+)\.conflict-([0-9a-f]{8})(\.[^./]*)?\Z", re.DOTALL)
+_CONFLICT = regex(r"(.+)\.conflict-([0-9a-f]{8})(\.[^./]*)?\Z", re.DOTALL)
 
 
 class Pair(NamedTuple):

@@ -13,15 +13,14 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from time import monotonic
 from typing import TypeVar
-from urllib.parse import quote
 
 import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
 from holdfast.recall import answers
@@ -35,7 +34,7 @@ PREFIX = f"{NAME}:"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 _OURS = "HOLDFAST_"
 """The prefix of variables that settings may use, so that a file from a project cannot read any other."""
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = regex(r"\$(?:\{(\w+)\}|(\w+))")
 T = TypeVar("T")
 
 
@@ -50,6 +49,8 @@ def address(memory: Core, given: str = "") -> str:
     database = is_address(store)
 
     def value(found: re.Match[str]) -> str:
+        from urllib.parse import quote
+
         name = found[1] or found[2]
         if not name.startswith(_OURS):
             fault = f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}."
@@ -66,6 +67,8 @@ def address(memory: Core, given: str = "") -> str:
 
 def as_written(error: HoldfastError, memory: Core) -> HoldfastError:
     """Return an error of the shared memory with the names of variables from the settings, not their values."""
+    from urllib.parse import quote
+
     for found in _VARIABLE.finditer(memory.settings.shared.store):
         if value := os.environ.get(found[1] or found[2], ""):
             for form in (value, quote(value, safe="")):
@@ -93,6 +96,8 @@ class SharedMemory:
 
         During the pause after a failure no work begins, and that function raises the same error.
         """
+        from concurrent.futures import Future
+
         future: Future[T] = Future()
         deadline = monotonic() + self._seconds
         paused = self._error if monotonic() < self._until else None

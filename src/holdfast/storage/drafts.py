@@ -7,7 +7,6 @@ person typed into a file by hand stays.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
@@ -16,6 +15,7 @@ import msgspec
 from holdfast import secrets
 from holdfast.errors import Invalid, OverBudget
 from holdfast.model.kinds import Kind
+from holdfast.model.patterns import regex
 from holdfast.model.records import Draft, Record
 from holdfast.model.settings import Secrets
 from holdfast.model.times import normal, today, utc_now
@@ -70,7 +70,7 @@ def check_fit(kind: Kind, draft: Draft) -> None:
         raise Invalid(f"created is {draft.fields['created']!r}.", "Use a date, like 2026-02-23.")
 
 
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_DAY = regex(r"\d{4}-\d{2}-\d{2}\Z")
 _LINKS = frozenset({"supersedes", "superseded_by", "until"})
 _RESERVED = {
     "line": _LINKS | {"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"},

@@ -15,11 +15,12 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl, links, markdown, pages, sections, transcripts
 from holdfast.model.kinds import Kind, Place
+from holdfast.model.patterns import regex
 from holdfast.model.records import Mark, Problem, Record, Scope, from_path, text_of, version_of
 from holdfast.model.times import from_ns, from_prefix, normal
 from holdfast.storage.tree import Document, Line
 
-_HEADING = re.compile(r"^#[ \t](.+)$", re.MULTILINE)
+_HEADING = regex(r"^#[ \t](.+)$", re.MULTILINE)
 _SECTION = ("date", "category", "until", "supersedes", "superseded_by")
 """The parts of a section that are fields of its record."""
 Blob = Callable[[str], str]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar
@@ -24,6 +23,7 @@ import msgspec
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS, Layout, Place
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Receipt, Record, Scope, version_of
 from holdfast.model.settings import Settings
@@ -41,7 +41,7 @@ ANY = "any"
 What = Literal["added", "changed", "removed", "hidden", "restored"]
 T = TypeVar("T")
 Load = Callable[[list[int]], Mapping[int, Record]]
-_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+_AT_LINE = regex(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
 
 

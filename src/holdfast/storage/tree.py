@@ -12,8 +12,6 @@ stored once. A large one is compressed (`.txt.gz`); the name of an encrypted one
 from __future__ import annotations
 
 import contextlib
-import gzip
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +21,7 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, OverBudget, Unavailable
 from holdfast.formats import encryption
+from holdfast.model.patterns import regex
 from holdfast.model.records import version_of
 from holdfast.model.settings import Settings
 
@@ -171,7 +170,7 @@ def changed(name: str, expect: str) -> Conflict:
 # values: large texts of log entries, one file each
 
 VALUE_SUFFIXES = (".txt", ".txt.gz", ".txt.enc", ".json")
-_REF = re.compile(r"(?:sessions/[^/]+/)?values/[0-9a-f]{32}\.(?:txt(?:\.gz|\.enc)?|json)")
+_REF = regex(r"(?:sessions/[^/]+/)?values/[0-9a-f]{32}\.(?:txt(?:\.gz|\.enc)?|json)")
 _GZIP = b"\x1f\x8b"
 """No UTF-8 text begins like this."""
 _MOST_UNPACKED = 256 << 20
@@ -187,6 +186,8 @@ def write_value(tree: Tree, folder: str, text: str, settings: Settings) -> str:
     data = text.encode("utf-8")
     name, suffix, stored = version_of(data), ".txt", data
     if 0 < settings.limits.compress_bytes <= len(data):
+        import gzip
+
         packed = gzip.compress(data, 3, mtime=0)
         suffix, stored = (".txt.gz", packed) if len(packed) < len(data) else (suffix, data)
     if "values" in settings.encryption.what:

@@ -7,7 +7,6 @@ a tag; records that share one are related.
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +16,7 @@ import apsw
 from holdfast.formats.links import names_of, normal
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
@@ -41,7 +41,7 @@ Tie = tuple[int, str]
 _Close = tuple[float, list[str]]
 """How closely a record is related, and why."""
 _AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
-_NAME = re.compile(r"[^\W_]+")
+_NAME = regex(r"[^\W_]+")
 _UNSEARCHED = frozenset(
     "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id supersedes"
     " superseded_by until reason".split()

@@ -8,12 +8,12 @@ entry made. A file that was renamed by hand has the last version of a file that 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats import jsonl
+from holdfast.model.patterns import regex
 from holdfast.model.records import Problem, Record
 from holdfast.model.times import iso, now_ms
 from holdfast.storage.tree import ABSENT, Line, Tree
@@ -21,7 +21,7 @@ from holdfast.storage.tree import ABSENT, Line, Tree
 CHANGED = "was changed after it was kept as an earlier version"
 _ON_THE_WAY_MS = 10_000
 """How long an announced save point may take to be written."""
-_ARCHIVE = re.compile(r"(/(?:decisions|lessons))-[0-9]{4}\.md#")
+_ARCHIVE = regex(r"(/(?:decisions|lessons))-[0-9]{4}\.md#")
 
 
 def logs(tree: Tree, memory: str) -> list[str]:

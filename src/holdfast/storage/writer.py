@@ -18,6 +18,7 @@ from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names
 from holdfast.model.kinds import CORRECTABLE, KINDS, LEDGER, Kind, Place
 from holdfast.model.names import check_text, same_words
+from holdfast.model.patterns import regex
 from holdfast.model.records import (
     DEFAULT,
     PEOPLE,
@@ -525,7 +526,7 @@ SUPERSEDED = "superseded"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _APART = ("title", "text", "tags", "op_id")
 """Parts of a draft that a proposal does not repeat."""
-_OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
+_OP = regex(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
 def check_op(op_id: str) -> None:

@@ -77,13 +77,12 @@ class Param(msgspec.Struct, frozen=True):
         return f" (use {', '.join(map(str, values))})" if values else ""
 
 
-class Tool(msgspec.Struct, frozen=True):
+class Tool(msgspec.Struct, frozen=True, dict=True):
     name: str
     agent: str
     """The toolset it belongs to."""
     function: Callable[..., Any]
     about: str
-    params: Mapping[str, Param]
     enveloped: bool = False
     """Replies are `{success, data}`."""
     reads: bool = False
@@ -100,6 +99,17 @@ class Tool(msgspec.Struct, frozen=True):
     """Required strings that may be blank."""
     within: bool = False
     """It stays in one scope, so a token that is bound to a scope may call it."""
+
+    @functools.cached_property
+    def params(self) -> Mapping[str, Param]:
+        """The parameters by name, read from the signature when they are first needed."""
+        found, hints = dict[str, Param](), typing.get_type_hints(self.function, include_extras=True)
+        for name, parameter in list(inspect.signature(self.function).parameters.items())[1:]:
+            extras = getattr(hints[name], "__metadata__", ())
+            about = next((extra for extra in extras if isinstance(extra, str)), "")
+            required = parameter.default is inspect.Parameter.empty
+            found[name] = Param(name, hints[name], required, None if required else parameter.default, about)
+        return found
 
     @property
     def harmless(self) -> bool:
@@ -131,14 +141,8 @@ class Registry:
 
     def add(self, agent: str, function: Callable[..., Any], **options: Any) -> None:
         """Make a function a tool of an agent; `options` are the other fields of `Tool`."""
-        params, hints = dict[str, Param](), typing.get_type_hints(function, include_extras=True)
-        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
-            extras = getattr(hints[name], "__metadata__", ())
-            about = next((extra for extra in extras if isinstance(extra, str)), "")
-            required = parameter.default is inspect.Parameter.empty
-            params[name] = Param(name, hints[name], required, None if required else parameter.default, about)
         name, about = function.__name__, inspect.cleandoc(function.__doc__ or "")
-        self.tools[name] = Tool(name, agent, function, about, params, **options)
+        self.tools[name] = Tool(name, agent, function, about, **options)
 
     def agents(self) -> dict[str, list[str]]:
         """Return the tools of each agent."""

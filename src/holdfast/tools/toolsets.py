@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -99,6 +98,8 @@ def useTools(
         msgspec.structs.replace(made, opId=f"{made.opId}:{place}") if made.opId else made for place in range(len(calls))
     ]
     if strategy == "parallel":
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(max_workers=min(8, len(calls))) as pool:
             waiting = [  # the context variables name the writer
                 pool.submit(contextvars.copy_context().run, _one, runner, each, part)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
@@ -20,6 +19,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
+from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.storage.files.vectors import Vectors
 
 _NOTHING = Known()
-_TARGET = re.compile(rb'"path": ?"([^"]*)')
+_TARGET = regex(rb'"path": ?"([^"]*)')
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 P = ParamSpec("P")

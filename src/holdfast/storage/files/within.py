@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.kinds import Layout
+from holdfast.model.patterns import regex
 from holdfast.storage.files.log import LogEnd
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import Document, Line, Snapshot, Stamp
@@ -23,7 +24,7 @@ from holdfast.storage.tree import Document, Line, Snapshot, Stamp
 _BOTH = ("workspace", "bound")
 """The workspace of a call and the scope its caller was bound to: both must be inside."""
 _ODD = ("", ".", "..")
-_MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
+_MONTH = regex(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 
 
 class ScopedTree:

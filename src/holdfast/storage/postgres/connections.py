@@ -14,7 +14,6 @@ import functools
 import math
 import os
 import queue
-import re
 import select
 import time
 from collections import deque
@@ -30,14 +29,15 @@ from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
+from holdfast.model.patterns import regex
 from holdfast.storage.tree import RootGone
 
 SCHEMES = ("postgresql://", "postgres://")
 _LONGEST_TENANT = 200
 _EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
-_SECRET = re.compile(r"password|secret|scram_\w+_key")
+_SECRET = regex(r"password|secret|scram_\w+_key")
 """Options whose values are never shown."""
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_HOST = regex(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _CLEAR = ("password", "md5")
 """Authentication methods that reveal the password to the server, or nearly."""
 _NOT_CLEAR = ",".join(f"!{each}" for each in _CLEAR)
@@ -72,7 +72,7 @@ UNPREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
 _BINARY, _FATAL, _SYNC = pq.Format.BINARY, pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_SYNC
 _IDLE = pq.TransactionStatus.IDLE
 _OPEN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
-_VALUE = re.compile(r"%\((\w+)\)s")
+_VALUE = regex(r"%\((\w+)\)s")
 Statement = tuple[str, dict[str, Any] | Sequence[object]]
 """A statement and its values: by name, or in their order."""
 
