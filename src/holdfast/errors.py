@@ -16,17 +16,21 @@ not by text. Known secrets are redacted from the text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HoldfastError(Exception):
     """`str()` is the message followed by the next step."""
 
     exit_code = 1
 
-    def __init__(self, message: str, next_step: str = "") -> None:
+    def __init__(self, message: str, next_step: str = "", missing: Sequence[str] = ()) -> None:
         from holdfast.secrets import redact  # loaded only when an error occurs
 
         self.message = redact(message)
         self.next_step = redact(next_step)
+        self.missing = missing
+        """The parameters to add; the command line names its options instead of the next step."""
         super().__init__(self.message)
 
     def __str__(self) -> str:

@@ -41,20 +41,29 @@ format = {settings.FORMAT}
 
 HOME = "~/.holdfast"
 """The memory of a person who named no other."""
+DEFAULT = "the default"
+"""The source of a root that nothing names."""
 
 # opening
 
 
-def find_root(given: str = "") -> str:
-    """Return the given root, else `$HOLDFAST_ROOT`, else the nearest folder upwards that is a root, else `HOME`."""
-    if named := given or os.environ.get("HOLDFAST_ROOT", ""):
-        return named
+def find_root(given: str = "") -> tuple[str, str]:
+    """Return the root and where it comes from.
+
+    It is the given one, else `$HOLDFAST_ROOT`, else the nearest folder upwards that is a root, else `HOME`, or the home
+    folder if that is a root: then `HOME` is its index.
+    """
+    if given:
+        return given, "--root"
+    if named := os.environ.get("HOLDFAST_ROOT", ""):
+        return named, "$HOLDFAST_ROOT"
     folder, last = os.getcwd(), ""
     while folder != last:
         if os.path.exists(os.path.join(folder, settings.FILE)):
-            return folder
+            return folder, f"the nearest {settings.FILE}"
         folder, last = os.path.dirname(folder), folder
-    return os.path.expanduser(HOME)
+    home = os.path.expanduser("~")
+    return (home if os.path.exists(os.path.join(home, settings.FILE)) else os.path.expanduser(HOME)), DEFAULT
 
 
 def make_missing(root: str) -> bool:

@@ -74,7 +74,7 @@ _PROGRAM = regex(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
 @click.option("--workspace", default="", help="Workspace of the transcripts.")
 @click.option("--within", type=click.IntRange(1), default=WITHIN, show_default=True, help="Time limit in milliseconds.")
 def hook(client: str, workspace: str, within: int) -> None:
-    """Keep the transcript of a session of CLIENT, and ask the agent to save.
+    """Keep the transcript of a session; ask the agent to save.
 
     For the hooks that `holdfast install CLIENT --hook` adds. It reads the JSON that CLIENT sends on standard input.
     """

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
 
 _MODULES = {
-    "records": "init put get search tail hide related why refresh embed verify stats",
+    "records": "init put remember get search recall tail hide related why refresh embed verify stats",
     "tool_commands": (
-        "workspace state plan learnings skill compartment mind value chat jobs task overview recall remember revise"
-        " tools call traces"
+        "workspace state plan learnings skill compartment mind value chat jobs task overview revise tools call traces"
     ),
     "hook": "context hook",
     "serve": "mcp serve token",
@@ -35,23 +34,42 @@ _MODULES = {
     "owner": "history undo forget rollback watch settings trust usage review",
     "transfer": "push pull backup restore export import git",
 }
+_GROUPS = {
+    "Start": ("init install doctor", "uninstall settings trust completion"),
+    "Remember": ("remember recall get hide", "revise review tail related why overview stats"),
+    "Work": ("workspace state", "context plan learnings skill hot chat mind compartment value jobs task"),
+    "Care": ("history undo verify", "lint rollback forget backup restore usage traces watch refresh embed migrate"),
+    "Connect": ("", "mcp hook serve token tools call push pull export import git"),
+}
+"""The commands in the help: those of every day, and those that --all adds."""
+_ALSO = {"remember": "put", "recall": "search"}
+"""Other names of commands in the help."""
+_ALIASES = {
+    "add": "put", "save": "put", "ls": "search", "list": "search", "find": "search", "show": "get", "cat": "get",
+    "rm": "hide", "delete": "hide",
+}  # fmt: skip
+_INSTEAD = {"edit": "revise", "update": "revise", "erase": "forget"}
+"""What to suggest for names that are not similar."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 Maker = Callable[[], click.Command]
 
 
+def _store(context: click.Context, option: click.Parameter, value: object) -> None:
+    if value or f"holdfast.{option.name}" not in context.meta:  # --root may also precede the command
+        context.meta[f"holdfast.{option.name}"] = value
+
+
 class RootCommand(click.Command):
-    """A command that takes --root and --json; `given_root` and `show.wants_json` return them."""
+    """A command that takes --root, --json and --plain; `given_root` and `show.wants_json` return them."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
 
-        def store(context: click.Context, option: click.Parameter, value: object) -> None:
-            context.meta[f"holdfast.{option.name}"] = value
-
-        shared: dict[str, Any] = {"expose_value": False, "callback": store}
-        root = click.Option(["--root"], type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT", **shared)
+        shared: dict[str, Any] = {"expose_value": False, "callback": _store}
+        root = click.Option(["--root"], type=click.Path(), help="The memory root.", **shared)
         json = click.Option(["--json"], is_flag=True, help="Print JSON, also on a terminal.", **shared)
-        self.params += [root, json]
+        plain = click.Option(["--plain"], is_flag=True, help="Print text, also in a pipe.", **shared)
+        self.params += [root, json, plain]
 
 
 class Commands(click.Group):
@@ -71,6 +89,46 @@ class Commands(click.Group):
             self.add_command(self._makers[cmd_name](), cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if not (name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name)):
+            from holdfast.model.names import nearest
+
+            near = _INSTEAD.get(name, "") if ctx.parent is None else ""
+            near = near or nearest(name, known)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+class RootGroup(Commands):
+    """The commands of `holdfast`, in groups; the help has those of every day, and with --all the others too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        if option := super().get_help_option(ctx):
+            option.is_eager = False  # after --all, wherever that is
+        return option
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        every = ctx.meta.get("holdfast.all")
+        for title, (usual, others) in _GROUPS.items():
+            rows = []
+            for name in (*usual.split(), *(others.split() if every else ())):
+                command = self.get_command(ctx, name)
+                assert command is not None  # a test compares the groups with the commands
+                shown = f"{name}, {_ALSO[name]}" if name in _ALSO else name
+                rows.append((shown.ljust(14), command.get_short_help_str(formatter.width)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if not every:
+            formatter.write_paragraph()
+            formatter.write_text("All commands: holdfast --help --all. One command: holdfast COMMAND --help.")
+
 
 def commands_in(module: str, names: str) -> dict[str, Maker]:
     """Return makers of the commands with these names in a module of this package."""
@@ -84,19 +142,20 @@ def commands_in(module: str, names: str) -> dict[str, Maker]:
 
 
 @click.group(
-    cls=Commands,
+    cls=RootGroup,
     makers={name: make for module, names in _MODULES.items() for name, make in commands_in(module, names).items()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="holdfast")
-@click.option("--root", type=click.Path(), help="The memory root; may also follow the command.")
-def cli(root: str | None) -> None:
+@click.option("--root", type=click.Path(), help="The memory root.", expose_value=False, callback=_store)
+@click.option(
+    "--all", is_flag=True, is_eager=True, help="With --help: all commands.", expose_value=False, callback=_store
+)
+def cli() -> None:
     """Long-term memory of AI agents, in files their owner can read.
 
-    The root is --root, else $HOLDFAST_ROOT, else the nearest parent folder with a holdfast.toml.
+    The memory is --root, else $HOLDFAST_ROOT, else the nearest folder upwards with a holdfast.toml, else ~/.holdfast.
     """
-    if root:
-        os.environ["HOLDFAST_ROOT"] = root
 
 
 @cli.command(cls=click.Command)
@@ -126,12 +185,13 @@ def main(command: click.Command = cli, name: str = "holdfast") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except HoldfastError as error:
-        text = str(error).encode("utf-8", "replace").decode("utf-8")
+        text = str(error)
         if "call" not in arguments:
-            from holdfast.cli.tool_commands import named
+            from holdfast.cli.tool_commands import advice
 
-            text = named(text)
-        if "--json" in arguments or not sys.stderr.isatty():
+            text = advice(error)
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        if "--json" in arguments or not (sys.stderr.isatty() or "--plain" in arguments):
             import msgspec
 
             reply = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
@@ -155,31 +215,37 @@ def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..
     return click.command(name, cls=RootCommand, **attributes)
 
 
-def open_root(root: str = "") -> Memory:
-    """Open a memory, by default that of the command."""
+def open_root(root: str = "", *, create: bool = False) -> Memory:
+    """Open a memory, by default that of the command; with `create`, make the default one if there is none."""
     from holdfast.memory import open_memory
 
-    return open_memory(root or find_root(), writer="cli")
+    return open_memory(root or find_root(create=create), writer="cli")
 
 
-def given_root() -> str | None:
-    root: str | None = click.get_current_context().meta["holdfast.root"]
+def given_root() -> str:
+    """Return the root that the caller named, "" for none."""
+    return click.get_current_context().meta["holdfast.root"] or os.environ.get("HOLDFAST_ROOT", "")
+
+
+def locate() -> tuple[str, str]:
+    """Return the root of the command, and where it comes from."""
+    from holdfast import roots
+
+    return roots.find_root(click.get_current_context().meta["holdfast.root"] or "")
+
+
+def find_root(*, create: bool = False) -> str:
+    """Return the root of the command; with `create`, make the default one if there is none, and say so."""
+    from holdfast import roots
+
+    root, source = locate()
+    if source == roots.DEFAULT and not os.path.lexists(root):
+        if not create:
+            what = f"There is no memory yet: no holdfast.toml here or above, and no {roots.HOME}."
+            raise Unavailable(what, 'Save something: holdfast remember "…". Or run: holdfast init, or give --root.')
+        if roots.make_missing(root):
+            click.echo(f"Made a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
     return root
-
-
-def find_root() -> str:
-    """Return the given root, else the nearest folder, from here upwards, that is one."""
-    from holdfast.model import settings
-
-    if root := given_root():
-        return root
-    folder = os.getcwd()
-    while not os.path.exists(os.path.join(folder, settings.FILE)):
-        above = os.path.dirname(folder)
-        if above == folder:
-            raise Unavailable("There is no memory root here or above.", "Run: holdfast init, or give --root.")
-        folder = above
-    return folder
 
 
 def json_or_text(value: str) -> Any:

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import roots, secrets
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, kinds_option, op_option, open_root, scope_option
+from holdfast.cli.main import command, find_root, kinds_option, locate, op_option, open_root, scope_option
 from holdfast.errors import Conflict, HoldfastError, Invalid
 from holdfast.memories import corrections
 from holdfast.model.names import amount
@@ -225,7 +225,7 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
 @click.option("--since", default="", help="Only calls from this date or time on.")
 @click.option("--prune", is_flag=True, help="Remove traces older than limits.trace_months.")
 def usage(since: str, prune: bool) -> None:
-    """Show what agents recalled, what never, and the tokens of replies.
+    """Show what agents recalled and the tokens of replies.
 
     Counted from the traces of tool calls. --json lists everything.
     """
@@ -280,6 +280,7 @@ def settings(text: bool, put: BinaryIO | None) -> None:
             click.echo(roots.settings_text(tree), nl=False)
     else:
         found = roots.settings_in_effect(location)
+        found.insert(0, roots.Setting("root", roots.shown(location), locate()[1]))
         rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
         show.listing(found, "", ("setting", "from", "value"), rows, whole=("setting",))
 

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, given_root, open_root
+from holdfast.cli.main import command, find_root, given_root, locate, open_root
 from holdfast.clients import CLIENTS, EVENTS, START, Addition, Client, Hooks, Server, hook_line
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import encryption
@@ -125,7 +125,7 @@ def _has(addition: Addition, path: str) -> bool | None:
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
-    location = find_root()
+    location = find_root(create=True)
     if is_address(location):
         bare = without_password(location)
         if bare != location:
@@ -249,12 +249,12 @@ def _folder() -> Iterator[Check]:
         raise Unavailable(f"{location} is not a folder.", f"Run: holdfast init {location}")
     if not os.access(location, os.W_OK | os.X_OK):
         raise Unavailable(f"{location} may not be written.", "Change its permissions, or its owner.")
-    yield Check("root", "ok", location)
+    yield Check("root", "ok", f"{location}, from {locate()[1]}.")
 
 
 def _database() -> Iterator[Check]:
     found = health_of(_root())
-    yield Check("root", "ok", found.location)
+    yield Check("root", "ok", f"{found.location}, from {locate()[1]}.")
     login = f"tenant {found.tenant}, login {found.login} as {found.role}"
     what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
     yield Check("database", "ok", what)

@@ -27,8 +27,8 @@ def asked_for_json() -> bool:
 
 
 def wants_json() -> bool:
-    """Return whether to print JSON: with --json, and in a pipe."""
-    return asked_for_json() or not sys.stdout.isatty()
+    """Return whether to print JSON: with --json, and in a pipe without --plain."""
+    return asked_for_json() or not (sys.stdout.isatty() or click.get_current_context().meta["holdfast.plain"])
 
 
 def json_and_exit(value: Any, code: int = 0) -> None:
@@ -169,7 +169,7 @@ def _flat(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def hit(found: Hit) -> None:
+def hit(found: Hit, *, full: bool = False) -> None:
     import shutil
     import textwrap
 
@@ -178,7 +178,10 @@ def hit(found: Hit) -> None:
     record = found.record
     parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store)
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
-    lines = textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]
+    text = printable(record.text if full else found.snippet)
+    lines = text.splitlines() if full else [" ".join(text.split())]
+    if sys.stdout.isatty() and not full:
+        lines = textwrap.wrap(lines[0], width)[:3]
     _record(record, found.snippet, " · ".join(part for part in parts if part), lines, found.store)
 
 

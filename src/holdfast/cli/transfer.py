@@ -201,7 +201,7 @@ def import_(
         raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
     find = named if is_chat else functools.partial(find_sources, source)
     files = [file for path in paths or ("",) for file in find(path)]
-    with open_root() as memory, show.progress("reading (kB)") as progress:
+    with open_root(create=not dry_run) as memory, show.progress("reading (kB)") as progress:
         if project and not workspace:
             workspace = memory.workspaces.around(project) or None
         if is_chat:
