@@ -36,19 +36,17 @@ _MODULES = {
 }
 _GROUPS = {
     "Start": ("init install doctor", "uninstall settings trust completion"),
-    "Remember": ("remember recall get hide", "revise review tail related why overview stats"),
+    "Remember": ("remember,put recall,search get hide", "revise review tail related why overview stats"),
     "Work": ("workspace state", "context plan learnings skill hot chat mind compartment value jobs task"),
     "Care": ("history undo verify", "lint rollback forget backup restore usage traces watch refresh embed migrate"),
     "Connect": ("", "mcp hook serve token tools call push pull export import git"),
 }
 """The commands in the help: those of every day, and those that --all adds."""
-_ALSO = {"remember": "put", "recall": "search"}
-"""Other names of commands in the help."""
 _ALIASES = {
     "add": "put", "save": "put", "ls": "search", "list": "search", "find": "search", "show": "get", "cat": "get",
     "rm": "hide", "delete": "hide",
 }  # fmt: skip
-_INSTEAD = {"edit": "revise", "update": "revise", "erase": "forget"}
+_INSTEAD = {"edit": "revise", "erase": "forget"}
 """What to suggest for names that are not similar."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 Maker = Callable[[], click.Command]
@@ -92,13 +90,11 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, known = args[0], self.list_commands(ctx)
-        if not (name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name)):
+        if not (args[0].startswith("-") or ctx.resilient_parsing or self.get_command(ctx, args[0])):
             from holdfast.model.names import nearest
 
-            near = _INSTEAD.get(name, "") if ctx.parent is None else ""
-            near = near or nearest(name, known)
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near}?" if near else ""))
+            near = _INSTEAD.get(args[0]) or nearest(args[0], self.list_commands(ctx))
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near}?" if near else ""))
         return super().resolve_command(ctx, args)
 
 
@@ -117,11 +113,10 @@ class RootGroup(Commands):
         every = ctx.meta.get("holdfast.all")
         for title, (usual, others) in _GROUPS.items():
             rows = []
-            for name in (*usual.split(), *(others.split() if every else ())):
-                command = self.get_command(ctx, name)
-                assert command is not None  # a test compares the groups with the commands
-                shown = f"{name}, {_ALSO[name]}" if name in _ALSO else name
-                rows.append((shown.ljust(14), command.get_short_help_str(formatter.width)))
+            for name in f"{usual} {others if every else ''}".split():
+                if command := self.get_command(ctx, name.partition(",")[0]):
+                    shown = name.replace(",", ", ").ljust(14)
+                    rows.append((shown, command.get_short_help_str(formatter.width)))
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -239,12 +234,11 @@ def find_root(*, create: bool = False) -> str:
     from holdfast import roots
 
     root, source = locate()
-    if source == roots.DEFAULT and not os.path.lexists(root):
-        if not create:
-            what = f"There is no memory yet: no holdfast.toml here or above, and no {roots.HOME}."
-            raise Unavailable(what, 'Save something: holdfast remember "…". Or run: holdfast init, or give --root.')
-        if roots.make_missing(root):
-            click.echo(f"Made a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
+    if source == roots.DEFAULT and create and roots.make_missing(root):
+        click.echo(f"Made a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
+    elif source == roots.DEFAULT and not os.path.lexists(root):
+        what = f"There is no memory yet: no holdfast.toml here or above, and no {roots.HOME}."
+        raise Unavailable(what, 'Save something: holdfast remember "…". Or run: holdfast init, or give --root.')
     return root
 
 

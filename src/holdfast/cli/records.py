@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +32,7 @@ from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
 if TYPE_CHECKING:
-    from holdfast.recall.answers import Found
+    from holdfast.recall.answers import Hit
 
 _ALL = "holdfast verify lists them all"
 _LAYERS = ("hot", "warm", "cold")
@@ -68,7 +69,7 @@ def init(path: str | None, template: bool) -> None:
 
 @command()
 @click.argument("words", nargs=-1, metavar="[KIND] [TEXT]", shell_complete=_complete_kind)
-@click.option("--kind", help="The kind, if TEXT is the only argument; default: note.")
+@click.option("--kind", default="", help="The kind, if TEXT is the only argument; default: note.")
 @click.option("--title", default="", help="Title; default for notes, decisions and lessons: from the text.")
 @click.option("--scope", "--workspace", help="workspace[/domain[/repository]], by folder or name.")
 @click.option("--session", default="", help="Session of a log entry.")
@@ -81,7 +82,7 @@ def init(path: str | None, template: bool) -> None:
 @click.option("--until", default="", help="The last day on which it is valid.")
 @click.option("--reason", default="", help="Why it is changed; kept in its history.")
 @op_option
-def put(words: tuple[str, ...], kind: str | None, key: str, identifier: str, **given: Any) -> None:
+def put(words: Sequence[str], kind: str, key: str, identifier: str, **given: Any) -> None:
     """Save a record, or change one with --id.
 
     KIND is note (the default), decision, lesson, fact, procedure, episode, plan, overview or another; an unknown one
@@ -95,11 +96,11 @@ def put(words: tuple[str, ...], kind: str | None, key: str, identifier: str, **g
         if not equals or not name:
             raise Invalid(f"--field {item!r} is not NAME=VALUE.", "Write it like status=done.")
         fields[name] = json_or_text(value)
-    if len(words) > (1 if kind else 2):
+    if not kind and (words[1:] or (words and words[0] in KINDS)):
+        kind, *words = words
+    if words[1:]:
         raise click.UsageError("Give one TEXT: put it in quotes.")
-    kind, text = (words[0], words[1]) if words[1:] else (kind or "", words[0] if words else None)
-    if not kind and text in KINDS and not words[1:]:  # the text is on standard input
-        kind, text = text or "", None
+    text = words[0] if words else None
     if text == "-" or (text is None and not identifier and not sys.stdin.isatty()):
         text = read_stdin()
     kind = kind or ("" if identifier else "note")
@@ -115,9 +116,8 @@ def put(words: tuple[str, ...], kind: str | None, key: str, identifier: str, **g
     reply["path"] = reply.pop("where")
     show.json_and_exit(reply)
     show.receipt(Receipt(reply["status"], reply["id"], reply["path"]))
-    if reply.get("supersedes"):
-        click.echo(show.printable(f"It supersedes: {reply.get('was') or reply['supersedes']}"))
-    for line in corrections.shown_similar(reply.get("similar", ())):
+    was = [f"It supersedes: {reply.get('was') or reply['supersedes']}"] if "supersedes" in reply else []
+    for line in (*was, *corrections.shown_similar(reply.get("similar", ()))):
         click.echo(show.printable(line))
 
 
@@ -175,8 +175,8 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, above=True, associate=" " in query.strip(), **given)
     if show.wants_json():
-        show.as_json(_found(found, full=full))
-        return
+        found = msgspec.structs.replace(found, hits=[_named(hit, full=full) for hit in found])
+    show.json_and_exit(found)
     for hit in found:
         show.hit(hit, full=full)
     if not found.hits:
@@ -194,16 +194,13 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
 recall = search
 
 
-def _found(found: Found, *, full: bool) -> dict[str, Any]:
-    """Return an answer as JSON; without `full`, a hit has a snippet and not the text of its record."""
-    reply: dict[str, Any] = msgspec.to_builtins(found)
-    for hit in reply["hits"]:
-        record = hit["record"]
-        hit["id"] = f"{hit['store']}:{record['id']}" if "store" in hit else record["id"]
-        if not full:
-            record.pop("text", None)
-            record.get("fields", {}).pop(KINDS[record["kind"]].text, None)
-    return reply
+def _named(hit: Hit, *, full: bool) -> Hit:
+    """Return a hit whose record has the id that `get` takes, and its text only with `full`."""
+    record = msgspec.structs.replace(hit.record, id=f"{hit.store}:{hit.record.id}" if hit.store else hit.record.id)
+    if not full:
+        fields = {name: value for name, value in record.fields.items() if name != KINDS[record.kind].text}
+        record = msgspec.structs.replace(record, text="", fields=fields)
+    return msgspec.structs.replace(hit, record=record)
 
 
 @command()
@@ -275,9 +272,7 @@ def hide(id: str, **given: Any) -> None:
     """Hide the record ID from search and lists. Its text stays in its file."""
     with open_root() as memory:
         made = memory.hide(id, **given)
-    show.receipt(
-        made, "" if given["restore"] else f"The text stays in its file. To erase it: holdfast forget {made.id}"
-    )
+    show.receipt(made, "" if given["restore"] else f"Its text stays. To erase it: holdfast forget {made.id}")
 
 
 @command()

@@ -58,8 +58,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
 def serve(store: str, workspace: str, session: str, **given: Any) -> None:
     """Serve one memory to a team over HTTP.
 
-    holdfast token manages access. The server starts while the database is down, reports it at /readyz, and reconnects
-    by itself.
+    The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
     location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)

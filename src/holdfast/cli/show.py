@@ -195,7 +195,7 @@ def _record(record: Record, text: str, about: str, lines: Sequence[str] = (), st
     for line in lines:
         click.echo(f"    {line}")
     name = record.id if record.path in record.id else record.where
-    click.secho(f"    {store}{':' if store else ''}{name}", fg="cyan")
+    click.secho(f"    {store}{':' if store else ''}{name}" + ("" if sys.stdout.isatty() else "\n"), fg="cyan")
 
 
 def jobs(value: Mapping[str, Any]) -> None:

@@ -68,8 +68,6 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
 }
 """How a terminal shows the replies that are not shown by `show.reply`."""
 _ALONE = "alone"
-_HELP = 60
-"""Characters of a command's line in the help."""
 _LINE = 200
 """Characters of parameters or results in a table."""
 _FLAGS = {"text": "the text", "when": '--key "…"', "role": "--field role=…"}
@@ -146,18 +144,17 @@ def _command(name: str, tool: Tool) -> click.Command:
 
     # an argument that may begin with a dash looks like an option to click
     lenient = argument is not None and argument.name in _FREE_TEXT
-    made = command(
-        name, help=tool.about, short_help=_short(tool.about), context_settings={"ignore_unknown_options": lenient}
-    )(run)
+    settings = {"ignore_unknown_options": lenient}
+    made = command(name, help=tool.about, short_help=_short(tool.about), context_settings=settings)(run)
     made.params[:0] = params
     return made
 
 
 def _short(about: str) -> str:
-    """Return the first sentence of a text, or a clause of it that fits in a line of the help."""
+    """Return the first sentence of a text, or its beginning that fits in a line of the help: 60 characters."""
     sentence = re.split(r"\.\s", about.removesuffix("."))[0]
     parts = (" ".join(re.split(end, sentence)[0].split()) for end in (r"\Z", r"[:;]\s", r",\s"))
-    return next((f"{part}." for part in parts if len(part) < _HELP), about)
+    return next((f"{part}." for part in parts if len(part) < 60), about)
 
 
 def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
@@ -173,7 +170,8 @@ def advice(error: HoldfastError) -> str:
     """Return the text of an error, with the names of commands and options where it names tools and parameters."""
     if not error.missing:
         return named(str(error))
-    return f"{error.message.rstrip('.')}: add {' '.join(_FLAGS.get(name, _flag(name)) for name in error.missing)}"
+    flags = [_FLAGS.get(name, f'--{kebab(name)} "…"') for name in error.missing]
+    return f"{error.message.rstrip('.')}: add {' '.join(flags)}"
 
 
 def named(text: str) -> str:
@@ -210,10 +208,6 @@ def _type(schema: Mapping[str, Any]) -> Any:
     if len(types) == 1 and types[0] in _CLASSES:
         return _CLASSES[types[0]]
     return text_or_json if "string" in types else json
-
-
-def _flag(name: str) -> str:
-    return f'--{kebab(name)} "…"'
 
 
 def kebab(name: str) -> str:

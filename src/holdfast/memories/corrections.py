@@ -51,15 +51,14 @@ def remember(memory: Core, draft: Draft, key: str = "") -> dict[str, Any]:
 
     A page or an episode without a title gets one from its text; `key` is what a fact or a procedure is about.
     """
-    row, derived = KINDS[draft.kind], False
-    named = row.title if row.shape == "line" and row.title in row.required else ""
-    if named and not (about := key or draft.title or draft.fields.get(named)):
-        raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ("key",))
-    if named:
-        draft = msgspec.structs.replace(draft, title="", fields={**draft.fields, named: about})
-    elif not draft.title:
-        draft, derived = msgspec.structs.replace(draft, title=headline(draft.text or "")), True
-    reply = _store(memory, draft, derived=derived)
+    row, title = KINDS[draft.kind], draft.title
+    if row.shape == "line" and row.title in row.required:
+        if not (about := key or title or draft.fields.get(row.title)):
+            raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ("key",))
+        draft = msgspec.structs.replace(draft, title="", fields={**draft.fields, row.title: about})
+    elif not title:
+        draft = msgspec.structs.replace(draft, title=headline(draft.text or ""))
+    reply = _store(memory, draft, derived=not title)
     if reply["status"] in ("stored", "superseded") and not draft.supersedes:
         found = similar(memory, draft, reply["id"], reply["where"])
         reply |= {"similar": found} if found else {}
