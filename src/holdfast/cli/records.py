@@ -151,7 +151,7 @@ def get(id: str) -> None:
 @click.argument("query", required=False, default="")
 @click.option("--kind", "--kinds", "kinds", multiple=True, help="Only this kind; may be given several times.")
 @click.option("--layer", "--layers", "layers", multiple=True, type=click.Choice(_LAYERS), help="Default: hot and warm.")
-@click.option("--scope", "--workspace", help="This workspace, domain or repository, and those above and below.")
+@click.option("--scope", "--workspace", help="This workspace, domain or repository, those above and below; * for all.")
 @click.option("--session", default="", help="Only this session.")
 @click.option("--tag", "--tags", "tags", multiple=True, help="Only records with one of these tags.")
 @click.option("--since", default="", help="From this date or time on.")
@@ -172,6 +172,7 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
     if layers and not given["kinds"]:
         given["kinds"] = [row.name for row in KINDS.values() if row.searchable and row.layer in layers]
     with open_root() as memory:
+        given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, above=True, associate=" " in query.strip(), **given)
     if show.wants_json():
@@ -195,12 +196,10 @@ recall = search
 
 
 def _named(hit: Hit, *, full: bool) -> Hit:
-    """Return a hit whose record has the id that `get` takes, and its text only with `full`."""
-    record = msgspec.structs.replace(hit.record, id=f"{hit.store}:{hit.record.id}" if hit.store else hit.record.id)
-    if not full:
-        fields = {name: value for name, value in record.fields.items() if name != KINDS[record.kind].text}
-        record = msgspec.structs.replace(record, text="", fields=fields)
-    return msgspec.structs.replace(hit, record=record)
+    """Return a hit whose record has the id that `get` takes, and its whole text only with `full`."""
+    record = hit.record
+    identifier, text = f"{hit.store}:{record.id}" if hit.store else record.id, record.text if full else hit.snippet
+    return msgspec.structs.replace(hit, record=msgspec.structs.replace(record, id=identifier, text=text))
 
 
 @command()

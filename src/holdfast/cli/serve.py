@@ -37,7 +37,7 @@ def _server_options(command: Command) -> Command:
 def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session: str) -> None:
     """Serve the memory to an agent over MCP.
 
-    Clients start this command themselves: holdfast install CLIENT sets it up.
+    Clients of the Model Context Protocol start this command themselves: holdfast install CLIENT sets it up.
     """
     location = find_root(create=True)
     defaults = Context(workspaceId=workspace, sessionId=session)
