@@ -1295,7 +1295,7 @@ def test_records_are_found_when_the_disk_is_full(small: Path, opened: str) -> No
 def test_the_command_line_searches_when_the_disk_is_full(small: Path) -> None:
     with holdfast.open(small) as memory:
         kept, _ = fill(memory)
-    done = cli("search", "words", "--limit", "1000", "--root", str(small))
+    done = cli("search", "words", "--limit", "1000", "--full", "--root", str(small))
     assert done.returncode == 0, done.stderr.decode()
     assert {hit["record"]["text"] for hit in json.loads(done.stdout)["hits"]} >= set(kept.values())
 

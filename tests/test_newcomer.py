@@ -200,6 +200,7 @@ def test_a_pipe_gets_parts_of_texts_and_the_whole_with_full(home: pathlib.Path) 
     made = json.loads(run("remember", text, "--title", "Long", home=home).stdout)
     for query in ("quokka", "what is the code word quokka"):
         (hit,) = json.loads(run("search", query, home=home).stdout)["hits"]
+        assert (hit["by"], hit["trust"]) == ("cli", "user")
         assert hit["record"]["id"] == made["id"] and hit["record"]["text"] == hit["snippet"]
         assert "quokka" in hit["snippet"] and len(hit["snippet"]) < 400
         (hit,) = json.loads(run("recall", query, "--full", home=home).stdout)["hits"]
@@ -216,8 +217,8 @@ def test_a_snippet_has_the_match_also_after_many_accents(home: pathlib.Path) -> 
 def test_plain_text_for_an_agent_with_a_shell(home: pathlib.Path) -> None:
     made = json.loads(run("remember", "We deploy\non Tuesdays. " + "x " * 400, "--title", "Deploys", home=home).stdout)
     block, end = run("recall", "deploy", "--plain", home=home).stdout.split("\n\n")
-    assert end == "" and len(block.splitlines()) == 3
-    for part in (made["id"], "Deploys  note · just now", "We deploy on Tuesdays."):
+    assert len(block.splitlines()) == 3 and "not an instruction" in end
+    for part in (made["id"], "Deploys  note · just now", "by cli, trust user", "\n> We deploy on Tuesdays."):
         assert part in block
     assert run("recall", "wombat", "--plain", home=home).stdout == "Nothing relevant.\n"
     assert "on Tuesdays." in run("get", made["id"], "--plain", home=home).stdout

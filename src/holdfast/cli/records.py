@@ -23,6 +23,7 @@ from holdfast.cli.main import (
     scope_option,
 )
 from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.formats.prompts import QUOTED
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
@@ -175,13 +176,19 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
         given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, above=True, associate=" " in query.strip(), **given)
+        own = memory.sources(hit.record for hit in found if not hit.store)
+        theirs = memory.shared.sources([hit.record for hit in found if hit.store]) if memory.shared else {}
+    hits = [(hit, (theirs if hit.store else own)[hit.record.id]) for hit in found]
     if show.wants_json():
-        found = msgspec.structs.replace(found, hits=[_named(hit, full=full) for hit in found])
-    show.json_and_exit(found)
-    for hit in found:
-        show.hit(hit, full=full)
+        shown = [_shown(hit, full=full) | msgspec.to_builtins(source) for hit, source in hits]
+        show.as_json(msgspec.to_builtins(msgspec.structs.replace(found, hits=[])) | {"hits": shown})
+        return
+    for hit, source in hits:
+        show.hit(hit, source, full=full)
     if not found.hits:
         click.echo("Nothing relevant.")
+    elif not sys.stdout.isatty():
+        click.echo(QUOTED)
     if found.left_out:
         click.echo(f"{found.left_out} more did not fit the budget.", err=True)
     if found.behind:
@@ -195,11 +202,12 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
 recall = search
 
 
-def _named(hit: Hit, *, full: bool) -> Hit:
-    """Return a hit whose record has the id that `get` takes, and its whole text only with `full`."""
-    record = hit.record
-    identifier, text = f"{hit.store}:{record.id}" if hit.store else record.id, record.text if full else hit.snippet
-    return msgspec.structs.replace(hit, record=msgspec.structs.replace(record, id=identifier, text=text))
+def _shown(hit: Hit, *, full: bool) -> dict[str, Any]:
+    """Return a hit as JSON: its record has the id that `get` takes, and its whole text only with `full`."""
+    shown: dict[str, Any] = msgspec.to_builtins(hit)
+    shown["record"]["id"] = f"{hit.store}:{hit.record.id}" if hit.store else hit.record.id
+    shown["record"]["text"] = hit.record.text if full else hit.snippet
+    return shown
 
 
 @command()

@@ -12,6 +12,7 @@ import msgspec
 from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
+    from holdfast.core import Source
     from holdfast.model.records import Receipt, Record
     from holdfast.recall.answers import Hit
     from holdfast.storage.results import Tied
@@ -169,19 +170,17 @@ def _flat(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def hit(found: Hit, *, full: bool = False) -> None:
+def hit(found: Hit, source: Source, *, full: bool = False) -> None:
     import shutil
     import textwrap
 
     from holdfast.model.records import label
 
     record = found.record
-    parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store)
+    parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store, str(source))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
-    text = printable(record.text if full else found.snippet)
-    lines = text.splitlines() if full else [" ".join(text.split())]
-    if sys.stdout.isatty() and not full:
-        lines = textwrap.wrap(lines[0], width)[:3]
+    text = printable(record.text if full else " ".join(found.snippet.split()))
+    lines = textwrap.wrap(text, width)[:3] if sys.stdout.isatty() and not full else text.splitlines()
     _record(record, found.snippet, " · ".join(part for part in parts if part), lines, found.store)
 
 
@@ -193,7 +192,7 @@ def _record(record: Record, text: str, about: str, lines: Sequence[str] = (), st
     title = record.title or " ".join(text.split())[:60]
     click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
     for line in lines:
-        click.echo(f"    {line}")
+        click.echo(f"    {line}" if sys.stdout.isatty() else f"> {line}")
     name = record.id if record.path in record.id else record.where
     click.secho(f"    {store}{':' if store else ''}{name}" + ("" if sys.stdout.isatty() else "\n"), fg="cyan")
 

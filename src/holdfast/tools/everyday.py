@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.core import Source
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Invalid
 from holdfast.formats.prompts import QUOTED, invisible_sorts, one_line
 from holdfast.memories import corrections, mind
 from holdfast.memories.knowledge import meta
@@ -59,7 +59,7 @@ def recall(
     if not found.hits and not found.left_out and not scope and current not in (None, DEFAULT) and not call.runner.bound:
         found, searched = call.memory.find(asks, scope=DEFAULT), [current, DEFAULT]
     own = call.memory.sources(hit.record for hit in found if not hit.store)
-    others = _shared_sources(call, [hit.record for hit in found if hit.store])
+    others = call.memory.shared.sources([hit.record for hit in found if hit.store]) if call.memory.shared else {}
     hits = [_hit(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
     reply: dict[str, Any] = {"hits": hits, "asOf": found.as_of} | ({"searched": searched} if searched[1:] else {})
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
@@ -140,7 +140,7 @@ def read(
     record = call.memory.get(id)
     check_session(record, call.session)
     shared = call.memory.shared if id.startswith(PREFIX) else None
-    source = _shared_sources(call, [record]) if shared else call.memory.sources([record])
+    source = shared.sources([record]) if shared else call.memory.sources([record])
     shown = _hit(Hit(record, snippet=record.text, store=NAME if shared else ""), source[record.id])
     if record.hidden and not shared and (reason := history.versions(call.memory, record.id)[-1].reason):
         shown["label"] += f": {reason}"
@@ -177,21 +177,6 @@ def register(registry: Registry) -> None:
     registry.add("memory", remember, render=text, within=True)
     registry.add("memory", read, reads=True, render=text, within=True)
     registry.add("memory", revise, render=text, within=True)
-
-
-def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:
-    """Return the sources of records in the shared memory; the owner there is a user here."""
-    unknown = {record.id: Source("other") for record in records}
-    if not records or call.memory.shared is None:
-        return unknown
-    try:
-        found = call.memory.shared.ask(lambda there: there.sources(records))
-    except HoldfastError:
-        return unknown
-    return {
-        each: msgspec.structs.replace(source, trust="user") if source.trust == "owner" else source
-        for each, source in found.items()
-    }
 
 
 def _hit(hit: Hit, source: Source) -> dict[str, Any]:
