@@ -133,7 +133,10 @@ def test_the_help_shows_the_commands_of_every_day_and_with_all_every_one(home: p
     usual = names("--help")
     assert len(usual) == 14  # twelve, two of which have two names
     assert {"init", "install", "remember", "recall", "state", "history"} <= {*usual}
-    assert sorted(names("--help", "--all")) == sorted(names("--all", "-h")) == cli.list_commands(click.Context(cli))
+    every = cli.list_commands(click.Context(cli))
+    unlisted = {"add", "save", "ls", "list", "find", "show", "cat", "rm", "delete"}
+    assert sorted({*names("--help", "--all")} | unlisted) == every
+    assert names("--help", "--all") == names("--all", "-h")
 
 
 def test_no_line_of_the_help_is_cut_at_80_columns(home: pathlib.Path) -> None:

@@ -39,10 +39,9 @@ def pages() -> dict[str, str]:
 
 def commands() -> str:
     parts = [NOTE, "# Commands\n", _help(cli), ""]
-    first = dict[int, str]()
     for name, command in every_command(cli):
-        if (same := first.setdefault(id(command), name)) != name:
-            parts += [f"## `{name}`\n", f"Another name of [`{same}`](#{same.replace(' ', '-')}).\n"]
+        if (same := command.name) != name.rpartition(" ")[2]:
+            parts += [f"## `{name}`\n", f"Another name of [`holdfast {same}`](#holdfast-{same}).\n"]
             continue
         context = click.Context(command, info_name=name)
         usage = " ".join(command.collect_usage_pieces(context))

@@ -48,11 +48,7 @@ DEFAULT = "the default"
 
 
 def find_root(given: str = "") -> tuple[str, str]:
-    """Return the root and where it comes from.
-
-    It is the given one, else `$HOLDFAST_ROOT`, else the nearest folder upwards that is a root, else `HOME`, or the home
-    folder if that is a root: then `HOME` is its index.
-    """
+    """Return the root and where it comes from: given, `$HOLDFAST_ROOT`, the nearest folder upwards, else `HOME`."""
     if given:
         return given, "--root"
     if named := os.environ.get("HOLDFAST_ROOT", ""):
@@ -62,7 +58,7 @@ def find_root(given: str = "") -> tuple[str, str]:
         if os.path.exists(os.path.join(folder, settings.FILE)):
             return folder, f"the nearest {settings.FILE}"
         folder, last = os.path.dirname(folder), folder
-    home = os.path.expanduser("~")
+    home = os.path.expanduser("~")  # if that is a root, `HOME` is its index
     return (home if os.path.exists(os.path.join(home, settings.FILE)) else os.path.expanduser(HOME)), DEFAULT
 
 

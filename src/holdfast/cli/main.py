@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
 
 _MODULES = {
-    "records": "init put remember get search recall tail hide related why refresh embed verify stats",
+    "records": "init put get search tail hide related why refresh embed verify stats",
     "tool_commands": (
         "workspace state plan learnings skill compartment mind value chat jobs task overview revise tools call traces"
     ),
@@ -43,8 +43,8 @@ _GROUPS = {
 }
 """The commands in the help: those of every day, and those that --all adds."""
 _ALIASES = {
-    "add": "put", "save": "put", "ls": "search", "list": "search", "find": "search", "show": "get", "cat": "get",
-    "rm": "hide", "delete": "hide",
+    "remember": "put", "add": "put", "save": "put", "recall": "search", "ls": "search", "list": "search",
+    "find": "search", "show": "get", "cat": "get", "rm": "hide", "delete": "hide",
 }  # fmt: skip
 _INSTEAD = {"edit": "revise", "erase": "forget"}
 """What to suggest for names that are not similar."""
@@ -101,14 +101,6 @@ class Commands(click.Group):
 class RootGroup(Commands):
     """The commands of `holdfast`, in groups; the help has those of every day, and with --all the others too."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
-
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        if option := super().get_help_option(ctx):
-            option.is_eager = False  # after --all, wherever that is
-        return option
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = ctx.meta.get("holdfast.all")
         for title, (usual, others) in _GROUPS.items():
@@ -136,11 +128,16 @@ def commands_in(module: str, names: str) -> dict[str, Maker]:
     return {name: functools.partial(find, name) for name in names.split()}
 
 
+_MAKERS = {name: make for module, names in _MODULES.items() for name, make in commands_in(module, names).items()}
+
+
 @click.group(
     cls=RootGroup,
-    makers={name: make for module, names in _MODULES.items() for name, make in commands_in(module, names).items()},
+    makers=_MAKERS | {alias: _MAKERS[name] for alias, name in _ALIASES.items()},
+    add_help_option=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.help_option("-h", "--help", is_eager=False)  # --all may be after it
 @click.version_option(__version__, prog_name="holdfast")
 @click.option("--root", type=click.Path(), help="The memory root.", expose_value=False, callback=_store)
 @click.option(

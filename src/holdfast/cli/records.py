@@ -122,9 +122,6 @@ def put(words: Sequence[str], kind: str, key: str, identifier: str, **given: Any
         click.echo(show.printable(line))
 
 
-remember = put
-
-
 @command()
 @click.argument("id")
 def get(id: str) -> None:
@@ -197,9 +194,6 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
     if found.damaged:
         damaged = amount(found.damaged, "line or file", "lines or files")
         click.echo(f"{damaged} cannot be read: holdfast verify names them.", err=True)
-
-
-recall = search
 
 
 def _shown(hit: Hit, *, full: bool) -> dict[str, Any]:
