@@ -1,1 +1,1 @@
-"""Benchmarks: each module prints a table and writes JSON; every target is a ratio or a time within one run."""
+"""Benchmarks: each module prints a table and writes JSON; targets are ratios or times within one run."""

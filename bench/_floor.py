@@ -1,7 +1,7 @@
-"""The least that a durable, searchable memory server over stdio can do: one log, one FTS5 table, two tools.
+"""The minimum that a durable, searchable memory server over stdio must do: one log, one FTS5 table, two tools.
 
-It appends a JSON line with fdatasync under a lock, and indexes what is new in the log before it searches. Other servers
-are measured against it. It checks no input, keeps no history and knows one kind of record.
+It appends a JSON line with fdatasync under a lock, and indexes new lines before it searches. Other servers are compared
+with it. It checks no input, keeps no history and has one kind of record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What recall is compared with: full-text search as SQLite has it, with nothing of Holdfast in between."""
+"""The baseline for recall: SQLite's full-text search, without Holdfast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w+")
 
 
 def run(given: Set) -> Asked:
-    """Ask every question of a set: its words joined by or, ranked by BM25; a session ranks as its best turn."""
+    """Ask every question of a set: its words joined by OR, ranked by BM25; a session ranks as its best turn."""
     return Asked([ranking for corpus in given.corpora for ranking in _rankings(corpus)])
 
 

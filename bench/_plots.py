@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Bars = Mapping[str, Mapping[str, float]]
-"""What is compared, and the height of its bars by their labels."""
+"""The labels of the bars, and their values."""
 _COLOURS = ("#1f6f8b", "#7fb7be", "#d9822b", "#8c8c8c", "#5b4b8a", "#b8b8b8")
 _OF_BARS = ("#8c8c8c", "#d9822b", "#9fd0d6", "#3f9bb3", "#12506a", "#c4c4c4")
-"""What others reached is grey, what it is compared with orange, our own blue."""
+"""Others are grey, the baseline is orange, Holdfast is blue."""
 _STYLE: Any = {
     "svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
@@ -27,7 +27,7 @@ _STYLE: Any = {
 
 
 def bars(path: str, panels: Mapping[str, Bars], label: str) -> None:
-    """Draw groups of bars, a panel for each set."""
+    """Draw groups of bars, one panel for each set."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.4, 3.1 * len(panels)), layout="constrained")
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
@@ -53,7 +53,7 @@ def _bars(axes: Axes, rows: Bars, colours: Mapping[str, str], title: str, label:
 
 
 def changes(path: str, panels: Mapping[str, Bars], label: str) -> None:
-    """Draw what changes when each step is left out, a panel for each set beside the other."""
+    """Draw the change without each step, one panel for each set."""
     with mpl.rc_context(_STYLE | {"axes.grid.axis": "x"}):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
         places = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
@@ -77,7 +77,7 @@ def _changes(axes: Axes, rows: Bars, title: str, label: str) -> None:
 
 
 def lines(path: str, rows: Mapping[str, Sequence[tuple[float, float, float]]], across: str, label: str) -> None:
-    """Draw the median as a line and the 95th percentile as a broken one, against a size."""
+    """Draw the median as a solid line and the 95th percentile as a dashed one, against a size."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.4, 3.2), layout="constrained")
         axes = figure.subplots()

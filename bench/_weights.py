@@ -1,8 +1,8 @@
-"""Do the weights of the ranking hold for conversations that they were not chosen on?
+"""Are the weights of the ranking good for conversations that were not used to choose them?
 
-Each conversation is left out in turn. On the others every weight of the ranking is moved up and down, one after the
-other, as long as that helps there; the conversation that was left out is then asked with the weights found. A set
-with one conversation is cut into five parts by its questions.
+Each conversation is left out in turn. Every weight of the ranking is moved up and down, one after the other, as long as
+that improves the scores of the other conversations. The conversation that was left out is then asked with these
+weights. A set with one conversation is cut into five parts by its questions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast.recall import ranking
 PARTS = 5
 FACTORS = (0.5, 1.5)
 WEIGHTS = [name for name in STEPS if name not in ("floor", "priority")]
-"""The floor keeps silent rather than rank; nothing in such sets has a priority."""
+"""The floor suppresses answers instead of ranking them, and no record of such sets has a priority."""
 MEASURES = ("turn R@10", "session R@5", "any@5", "all@5", "NDCG@10")
 Scores = dict[str, float]
 Weights = tuple[float, ...]
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """A question with everything that the ranking is given to answer it."""
+    """A question with all input of the ranking."""
 
     question: Question
     pools: list[Any]
@@ -40,7 +40,7 @@ class Gathered(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """The questions of a set, asked with any weights; what was asked before is remembered."""
+    """The questions of a set, asked with any weights; results are cached."""
 
     def __init__(self, asked: list[Gathered]) -> None:
         self.asked = asked
@@ -59,7 +59,7 @@ class Bench:
         return statistics.fmean(_mean(chosen, name) for name in MEASURES if name in chosen[0])
 
     def tuned(self, inside: Sequence[str]) -> Weights:
-        """Move one weight after the other while that helps on these parts."""
+        """Move one weight after the other while that improves the scores of these parts."""
         best = shipped()
         for place in range(len(WEIGHTS)):
             near = [_moved(best, place, factor) for factor in FACTORS]
@@ -68,7 +68,7 @@ class Bench:
 
 
 def left_out(given: quality.Set, search: Search, tell: Callable[[int, int], None]) -> Scores:
-    """Return the scores of every part with weights that were chosen on the others."""
+    """Return the scores of every part with weights chosen on the others."""
     bench = Bench(list(_asked(given, search)))
     held: list[Scores] = []
     for number, part in enumerate(bench.parts, 1):
@@ -92,19 +92,19 @@ def _mean(scores: Sequence[Scores], name: str) -> float:
 
 
 def _asked(given: quality.Set, search: Search) -> Iterator[Gathered]:
-    """Load each conversation and note what the ranking is given for each of its questions."""
+    """Load each conversation and record the input of the ranking for each of its questions."""
     for corpus in given.corpora:
         with quality.fresh(search) as memory:
             turns = quality.load(memory, corpus.turns)
             for number, question in enumerate(corpus.questions):
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=quality.TURNS)
-                found = memory.candidates(query)
+                found = memory.with_candidates(query, lambda found: found)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
                 yield Gathered(question, found.pools, found.near, read_question(query.text, query.asked), turns, part)
 
 
 def _answer(one: Gathered, search: Search) -> Scores:
-    """Rank what was gathered; lines that say the same are not left out here, which makes next to no difference."""
+    """Rank the recorded input; repeated lines are not left out here, which makes almost no difference."""
     found = [
         ranked for pool in one.pools if pool.candidates for ranked in ranking.rank(pool, one.ask, search, one.near)[0]
     ]

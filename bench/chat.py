@@ -1,4 +1,4 @@
-"""Chat: a durable message, a prompt out of a long history, finding what was said.
+"""Chat: a durable message, a prompt from a long history, search in the history.
 
 scripts/bench chat [--quick]
 """
@@ -64,7 +64,7 @@ def history(run: Run, words: Words, count: int) -> None:
 
 
 def write(root: str, words: Words, count: int) -> list[str]:
-    """Write a history as a bot would have over the years, and return some of its texts."""
+    """Write a history like that of a bot over years, and return some of its texts."""
     os.makedirs(os.path.join(root, "user/memory"))
     start_ms = now_ms() - count * 60_000
     kept = []

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, corpora, the table and the JSON file."""
+"""Shared parts of the benchmarks: timing, corpora, the table and the JSON file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass
 class Run:
-    """One run of a benchmark: rows are printed as they come and written as JSON at the end."""
+    """One run of a benchmark: rows are printed at once and written as JSON at the end."""
 
     name: str
     quick: bool
@@ -44,6 +44,8 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     store: str = ""
     """The database to measure in, "" for files."""
+    size: int = 0
+    """The largest memory to measure."""
 
     def add(self, what: str, value: float, unit: str, at_most: float | None = None, **more: Any) -> None:
         at_least = more.pop("at_least", None)
@@ -58,7 +60,7 @@ class Run:
         print(f"{what:<58} {value:>12,.2f} {unit:<10} {target:<12} {mark:<7} {row.detail}", flush=True)
 
     def finish(self) -> None:
-        """Write the JSON; the exit code says whether every target was met."""
+        """Write the JSON; return an exit code that says whether every target was met."""
         result = {
             "benchmark": self.name,
             "quick": self.quick,
@@ -75,18 +77,20 @@ class Run:
         sys.exit(1 if missed else 0)
 
 
-def start(name: str, *, stores: bool = False) -> Run:
+def start(name: str, *, stores: bool = False, size: int = 0) -> Run:
     parser = argparse.ArgumentParser(prog=f"scripts/bench {name}")
     parser.add_argument("--quick", action="store_true", help="small corpora, to see that it runs")
     parser.add_argument("--out", default=f".bench/{name}.json", help="where the JSON goes")
     if stores:
         parser.add_argument("--store", default="", help="measure in this database, postgresql://…")
+    if size:
+        parser.add_argument("--size", type=int, default=size, help=f"the largest memory to measure ({size:,})")
     given = parser.parse_args()
-    return Run(name, given.quick, given.out, store=given.store if stores else "")
+    return Run(name, given.quick, given.out, store=given.store if stores else "", size=given.size if size else 0)
 
 
 def timed(work: Callable[[], Any], times: int = 1) -> float:
-    """Return the seconds that one call takes, as the mean over some."""
+    """Return the seconds of one call, as the mean over some calls."""
     begin = time.perf_counter()
     for _ in range(times):
         work()
@@ -104,7 +108,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @contextmanager
 def folder() -> Iterator[str]:
-    """Give a folder on the disk of the checkout, not on a tmpfs, and remove it."""
+    """Make a folder on the disk of the checkout, not on a tmpfs, and remove it afterwards."""
     os.makedirs(".bench", exist_ok=True)
     path = tempfile.mkdtemp(prefix="root-", dir=os.path.abspath(".bench"))
     try:
@@ -114,10 +118,14 @@ def folder() -> Iterator[str]:
 
 
 def against_bare(run: Run, what: str, root: str, work: Callable[[], Any], data: bytes) -> list[float]:
-    """Compare a durable append with write + fdatasync of the same bytes, in alternating blocks; return our times."""
+    """Compare a durable append with write + fdatasync of the same bytes, in alternating blocks; return our times.
+
+    The rest, which does not depend on the disk, is the CPU time of an append.
+    """
     blocks, size = (6, 50) if run.quick else (20, 100)
     ours: list[float] = []
     bare: list[float] = []
+    spent: list[float] = []
     fd = os.open(os.path.join(root, "bare.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def bare_append() -> None:
@@ -125,7 +133,9 @@ def against_bare(run: Run, what: str, root: str, work: Callable[[], Any], data: 
         os.fdatasync(fd)
 
     for _ in range(blocks):
+        began = time.process_time()
         ours += [timed(work) for _ in range(size)]
+        spent.append((time.process_time() - began) / size * 1e6)
         bare += [timed(bare_append) for _ in range(size)]
     os.close(fd)
     one, other = statistics.median(ours), statistics.median(bare)
@@ -133,14 +143,23 @@ def against_bare(run: Run, what: str, root: str, work: Callable[[], Any], data: 
         f"{what} / bare write + fdatasync",
         one / other,
         "x",
-        1.5,
+        1.3,
         detail=f"{one * 1e6:.0f} µs against {other * 1e6:.0f} µs",
     )
+    run.add(f"CPU of {what}", statistics.median(spent), "µs")
     return ours
 
 
+def cpu_of(work: Callable[[], Any], times: int = 1) -> float:
+    """Return the seconds of CPU that one call takes, as the mean over some."""
+    begin = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - begin) / times
+
+
 class Words:
-    """Text with the word frequencies of natural language: a few words everywhere, most of them rare."""
+    """Text with the word frequencies of natural language: a few frequent words, most of them rare."""
 
     def __init__(self, size: int = 60_000, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -156,7 +175,7 @@ class Words:
         return " ".join(self._random.choices(self._words, cum_weights=self._weights, k=count))
 
     def query(self, text: str) -> str:
-        """Return three to five words of a text, as somebody who half remembers it would type."""
+        """Return three to five words of a text, as a person would type who half remembers it."""
         words = text.split()
         return " ".join(self._random.sample(words, min(len(words), self._random.randint(3, 5))))
 

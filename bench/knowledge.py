@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def make(root: str, count: int) -> int:
-    """Lay out a tree by hand; return how many plans each workspace has."""
+    """Write a tree of files; return how many plans each workspace has."""
     words, dice = Words(size=20_000), random.Random(3)
     plans = count // 2
     for number in range(WORKSPACES):
@@ -88,7 +88,7 @@ def put(root: str, path: str, text: str) -> None:
 
 
 def fresh(run: Run, root: str, plans: int) -> None:
-    """One call in a process of its own: with no index at all, then with one."""
+    """One call in a new process: without any index, then with one."""
     command = [sys.executable, "-c", FRESH, root, str(plans)]
 
     def once() -> float:
@@ -96,7 +96,7 @@ def fresh(run: Run, root: str, plans: int) -> None:
         subprocess.run(command, check=True)
         return time.perf_counter() - begin
 
-    once()  # the operating system has read the files
+    once()  # the files are in the cache of the operating system
     without = []
     for _ in range(3):
         shutil.rmtree(os.path.join(root, ".holdfast"))
@@ -109,7 +109,7 @@ def fresh(run: Run, root: str, plans: int) -> None:
 
 
 def warm(run: Run, root: str) -> None:
-    """Calls in a process that lives, one workspace after another."""
+    """Calls in a long-lived process, one workspace after another."""
     with holdfast.open(root, watch=True) as memory:
         for tool, most in (
             ("retrieve_plans", 20.0), ("retrieve_overview", None), ("retrieve_learnings", None), ("workspace_context", None),
@@ -142,7 +142,7 @@ def warm(run: Run, root: str) -> None:
 
 
 def edited(run: Run, root: str) -> None:
-    """An edit by another program, and the call that must see it."""
+    """An edit by another program, and the next call, which must see it."""
     path = "resources/workspaces/w07/_plans/260101-by-hand.md"
     with holdfast.open(root) as memory:
         memory.call("retrieve_plans", {"scope": "w07"})

@@ -2,8 +2,8 @@
 
     scripts/bench mcp [--quick]
 
-A plain client writes JSON lines to the server's standard input and reads its answers, so that what is measured is the
-server. The bare server is the same SDK with one tool that returns at once.
+A plain client writes JSON lines to the server's standard input and reads its answers, so the client costs little. The
+bare server is the same SDK with one tool that returns at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STATE = {
 
 
 class Client:
-    """A server as a subprocess, and the least that is needed to talk to it."""
+    """A server as a subprocess, with a minimal client."""
 
     def __init__(self, command: list[str], more: Mapping[str, str] = {}) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -118,7 +118,7 @@ def first_list(command: list[str]) -> float:
 
 
 def cold_start(run: Run) -> None:
-    """Time from the start of the process to the first tools/list answer, in alternation."""
+    """Time from the start of the process to the first tools/list answer; both servers take turns."""
     with folder() as root:
         ours, bare = [], []
         for _ in range(3 if run.quick else 9):
@@ -208,7 +208,7 @@ def many_states(run: Run) -> None:
 
 
 def tracing(run: Run) -> None:
-    """What the trace of a call costs."""
+    """The cost of the trace of a call."""
     with folder() as root, holdfast.open(root) as memory:
         params = {"name": "x", "text": "words " * 40}
         trace = Trace(tool="createState", workspace="default", session="s", params=params, result="done", ms=1.0)

@@ -2,9 +2,9 @@
 
     scripts/bench postgres [--quick]
 
-It starts a PostgreSQL of its own, with fsync and synchronous_commit on, on the disk of /tmp. Server and clients share
-the processors of this machine, so the ratios count: our writes and plain inserts by psycopg take turns in the same
-run, and so do recalls in a database and in files. Clients are programs of their own.
+It starts its own PostgreSQL, with fsync and synchronous_commit on, on the disk of /tmp. Server and clients share the
+processors of this machine, so the ratios count: our writes and plain inserts by psycopg take turns in the same run, and
+so do recalls in a database and in files. Clients are separate programs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CREATE TABLE plain (tenant text NOT NULL, id uuid NOT NULL, at timestamptz NOT N
 _PART = 5_000
 _EMBEDDER = "HOLDFAST_SEARCH_EMBEDDER"
 Client = Callable[[str, str, int], Iterator[None]]
-"""Given the address of a memory, that of the server and a number, it writes once each time it is asked."""
+"""With the address of a memory, that of the server and a number, it writes once for each line of input."""
 
 
 def main() -> None:
@@ -91,14 +91,14 @@ def trips(run: Run, address: str) -> None:
         }
         for what, call in calls.items():
             call()
-            time.sleep(1.1)  # a write asks once a second for the server's clock; that is a part of its message
+            time.sleep(1.1)  # once a second, a write also asks for the server's clock, in the same message
             before = database.trips
             call()
             run.add(f"round trips of one {what}", database.trips - before, "", 2 if what == "recall" else 1)
 
 
 def writes(run: Run, server: pgserver.Server, name: str) -> None:
-    """Let our clients and plain inserts take turns; the ratio of the medians counts."""
+    """Let our clients and plain inserts take turns; the result is the ratio of the medians."""
     rounds, seconds = (2, 1.5) if run.quick else (5, 4.0)
     found: dict[str, list[float]] = {what: [] for what in KINDS}
     for _ in range(rounds):
@@ -112,7 +112,7 @@ def writes(run: Run, server: pgserver.Server, name: str) -> None:
 
 
 def _clients(server: pgserver.Server, name: str, client: Client, seconds: float) -> float:
-    """Return how many durable writes a second so many processes make."""
+    """Return the durable writes per second of this many processes."""
     ready = mp.Barrier(CLIENTS)
     results: Any = mp.SimpleQueue()
     given = (server.at(name, tenant="writes"), make_conninfo(server.dsn, dbname=name))
@@ -150,7 +150,7 @@ def _plain(_address: str, dsn: str, _number: int) -> Iterator[None]:
 
 
 def _same_row(_address: str, dsn: str, number: int) -> Iterator[None]:
-    """Insert rows of a message into our own table, with all its indexes, without any of our code."""
+    """Insert rows of a message into our own table, with all its indexes, but without our code."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         columns = "tenant, at, length, priority, agent, live, hidden, kind, path, scope, session, author, title, text, more, words"
         one = connection.execute(f"SELECT {columns} FROM holdfast.record WHERE kind = 'message' LIMIT 1").fetchone()
@@ -211,7 +211,7 @@ _BARS = {"append, one log for all": 0.6, "append, a log each": 0.6, "put of a fa
 
 
 def recall(run: Run, server: pgserver.Server, name: str, count: int) -> None:
-    """Ask the same of the same messages in a database and in files."""
+    """Ask the same questions about the same messages in a database and in files."""
     words = Words()
     texts = [words.text() for _ in range(count)]
     questions = _questions(words, texts, 200)
@@ -252,7 +252,7 @@ def _questions(words: Words, texts: list[str], count: int) -> list[str]:
 
 
 def _ask(place: str, embedder: str, questions: list[str]) -> tuple[list[float], list[list[str]]]:
-    """Return how many milliseconds each question takes, and the texts of its first ten answers."""
+    """Return the milliseconds of each question, and the texts of its first ten answers."""
     with _using(embedder), holdfast.open(place) as memory:
         if embedder != "none":
             memory.embed()
@@ -291,7 +291,7 @@ def _fill(memory: holdfast.Memory, texts: list[str]) -> None:
 
 
 def tenants(run: Run, server: pgserver.Server) -> None:
-    """Compare the recall of a tenant among fifty with that of one that has a database to itself."""
+    """Compare the recall of one tenant among fifty with that of a tenant alone in a database."""
     count, size = (5, 500) if run.quick else (50, 2_000)
     words, found = Words(), dict[int, float]()
     texts = [words.text() for _ in range(size)]
@@ -342,7 +342,7 @@ def large(run: Run, server: pgserver.Server, name: str, count: int) -> None:
 
 
 def _size(server: pgserver.Server, name: str, *tables: str) -> float:
-    """Return the bytes of tables with their indexes; of vectors, without the graph over them."""
+    """Return the size of tables with their indexes; of vectors, without their HNSW index."""
     sizes = [
         float(str(server.run(f"SELECT pg_total_relation_size('holdfast.{table}')", name)[0][0])) for table in tables
     ]
@@ -354,7 +354,7 @@ def _size(server: pgserver.Server, name: str, *tables: str) -> float:
 
 
 def latency(run: Run, server: pgserver.Server) -> None:
-    """Put 1 ms of network between client and server, both ways together."""
+    """Put 1 ms of network latency between client and server, both directions together."""
     words = Words()
     texts = [words.text() for _ in range(2_000)]
     questions = _questions(words, texts, 100)
@@ -376,7 +376,7 @@ def latency(run: Run, server: pgserver.Server) -> None:
 
 @contextlib.contextmanager
 def _slow(server: pgserver.Server) -> Iterator[int]:
-    """Forward connections to the server, half a millisecond late in each direction, in a process of its own."""
+    """Forward connections to the server with a delay of half a millisecond in each direction, in another process."""
     parts = conninfo_to_dict(server.dsn)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = mp.Process(target=_forward, args=(listener, f"{parts['host']}/.s.PGSQL.{parts['port']}"), daemon=True)
@@ -418,11 +418,11 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-# moving
+# push
 
 
 def push(run: Run, address: str, count: int) -> None:
-    """Push a memory of so many records, as its owner does."""
+    """Push a memory of this many records, as its owner does."""
     words = Words()
     with folder() as root:
         make_root(root)

@@ -28,9 +28,9 @@ from holdfast.memory import Memory, open_memory
 from holdfast.model.settings import FILE, STEPS, Search
 
 TURNS, SESSIONS = 50, 20
-"""The limits of the two recalls for each question."""
+"""The limits of the two recalls of each question."""
 FOREIGN = 100
-"""Questions of other conversations that each corpus is asked."""
+"""The number of foreign questions for each corpus."""
 _LOG = "user/memory/history.jsonl"
 _BATCH = 5_000
 Progress = Callable[[int, int], None]
@@ -89,11 +89,11 @@ class Measured(msgspec.Struct, frozen=True):
     """In percent."""
     categories: dict[str, dict[str, float]]
     silent: int
-    """Questions that got no answer."""
+    """Questions without an answer."""
     p50_ms: float
     p95_ms: float
     foreign: int = 0
-    """Questions of other conversations, to which no answer is right."""
+    """Questions of other conversations, to which every answer is wrong."""
     foreign_silent: int = 0
 
 
@@ -183,7 +183,7 @@ def _foreign(given: Set, others: Sequence[Set] | None, corpus: Corpus) -> list[Q
 
 @contextlib.contextmanager
 def fresh(search: Search, store: str = "") -> Iterator[Memory]:
-    """Give an empty memory with these settings, in files or as a tenant of a database; it is removed afterwards."""
+    """Make an empty memory with these settings, in files or as a tenant of a database; remove it afterwards."""
     values = msgspec.structs.asdict(search).items()
     settings = "[search]\n" + "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values)
     with contextlib.ExitStack() as stack:

@@ -1,10 +1,11 @@
-"""The report: everything that is told about how good and how fast recall is, measured and written as a page.
+"""The report: measures how good and how fast recall is, and writes the results as a page.
 
     scripts/bench report SET.json [SET.json …] [--quick] [--only PART] [--store ADDRESS] [--from FILE]
 
-The parts are recall, steps, weights, speed and peers. What is measured goes to `.bench/report.json`; page, plots and a copy of the figures are made of that, so that
-`--from` writes them again without measuring. A section of the page is a function of what was measured: to add one,
-add it to `SECTIONS`. With `--quick` all goes to `.bench/`: small figures are no figures.
+The parts are recall, steps, weights, speed and peers. The measurements go to `.bench/report.json`. The page, the plots
+and a copy of the figures are made from that file, so `--from` writes them again without measuring. A section of the page
+is a function of the measurements: to add one, add it to `SECTIONS`. With `--quick` everything goes to `.bench/`, because
+small figures mean little.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SIZES, QUICK_SIZES, QUICK_QUESTIONS = (1_000, 10_000, 100_000), (300, 1_000), 25
 
 
 class Way(NamedTuple):
-    """A way to recall: what it is called, and the command that measures it again."""
+    """A form of recall: its name, and the command that measures it again."""
 
     name: str
     command: str
@@ -51,7 +52,7 @@ SHARED = "postgres"
 EVERY = WAYS | {
     SHARED: Way("with `semantic`, on PostgreSQL", "scripts/bench quality SET.json --store postgresql://…", Search(embedder="semantic")),
 }  # fmt: skip
-"""With those that need more than an extra."""
+"""Also those that need more than an extra."""
 USUAL = "semantic"
 """The embedder with which steps are left out."""
 PLAIN = "plain FTS5"
@@ -64,7 +65,7 @@ class Published(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A public set: where it comes from, which scores tell about it, and what others reached on the whole of it."""
+    """A public set: its source, its scores, and what others published for the whole set."""
 
     title: str
     origin: str
@@ -92,11 +93,11 @@ SOURCES = {
         ),
     ),
 }  # fmt: skip
-"""By how the name of a set begins. The one place that has figures of others."""
+"""By the start of a set's name. Figures of others are only here."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One set: how large it is, and what recall made of it."""
+    """One set: its size, and the results of recall."""
 
     name: str
     corpora: int
@@ -107,7 +108,7 @@ class Asked(msgspec.Struct, frozen=True):
     without: dict[str, dict[str, float]] = {}
     """The scores with one step left out, by step."""
     left_out: dict[str, float] = {}
-    """The scores of each conversation with weights that were chosen on the others."""
+    """The scores of each conversation with weights chosen on the others."""
 
     @property
     def source(self) -> Source | None:
@@ -124,7 +125,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All that was measured."""
+    """All measurements."""
 
     version: str
     when: str
@@ -134,7 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     sets: list[Asked] = []
     speed: list[Speed] = []
     load: float = 0.0
-    """How many processes wanted a core while speed was measured, this one among them."""
+    """How many processes used the processors during the measurement of speed, this one included."""
     servers: list[peers.Peer] = []
     commands: list[peers.Command] = []
 
@@ -177,7 +178,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measured(given: argparse.Namespace) -> Report:
-    """Measure what is asked for; what is measured is kept after each part."""
+    """Measure the requested parts; results are saved after each part."""
     parts = (given.only,) if given.only else PARTS
     now = time.strftime("%Y-%m-%d", time.gmtime())
     report = Report(holdfast.__version__, now, platform.python_version(), os.cpu_count() or 1, given.quick)
@@ -237,7 +238,7 @@ def _asked(given: quality.Set, sets: Sequence[quality.Set], quick: bool, store: 
     questions = sum(len(corpus.questions) for corpus in given.corpora)
     ways = {PLAIN: quality.measure(given, _plain.run(given))}
     for name, way in WAYS.items():
-        if _is_there(name) and not (quick and name == "quality"):  # it takes minutes to embed a set
+        if _is_there(name) and not (quick and name == "quality"):  # embedding a set takes minutes
             others = [one for one in sets if one is not given]
             ways[name] = _run(given, way.search, HOW[name], others)
     if store and USUAL in ways:
@@ -246,7 +247,7 @@ def _asked(given: quality.Set, sets: Sequence[quality.Set], quick: bool, store: 
 
 
 def _without(given: quality.Set | None, asked: Asked) -> Asked:
-    """Leave out each step in turn; without meaning, it goes by words."""
+    """Leave out each step in turn; without meaning, recall is by words."""
     if given is None or USUAL not in asked.ways:
         return asked
     scores = {"meaning": asked.ways["none"].scores}
@@ -480,7 +481,7 @@ matter elsewhere ([reasons](decisions/016-ranking.md)). {_grains(asked)}, so a d
 
 
 def _signed(difference: float) -> str:
-    return f"{round(difference, 1) + 0.0:+.1f}"  # there is no minus nought
+    return f"{round(difference, 1) + 0.0:+.1f}"  # no minus zero
 
 
 def _grains(asked: Iterable[Asked]) -> str:
@@ -543,7 +544,7 @@ wall-clock times{_busy(report)}. "Of a core" is the processor time of a recall a
 
 
 def _busy(report: Report) -> str:
-    """Say so if others worked on the machine as well."""
+    """Return a note if other processes were running."""
     if report.load <= report.cores:
         return ""
     return f", and **the machine was busy**: {report.load:g} processes shared its {report.cores} cores, so an idle machine is faster"
@@ -580,12 +581,13 @@ def beside(report: Report) -> str:
 Every agent starts its memory server with each conversation. One plain client starts each server over stdio, gives it the same notes of about
 sixty words, and asks it for the codename of one of them with four words of its text. The *reference server* is
 [`{peers.REFERENCE}`](https://www.npmjs.com/package/{peers.REFERENCE});
-it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an FTS5 table and two tools in one file. It has no installation of its own.
+it looks for the whole question as one text, so it finds none of these. The *floor* is the least that a durable server can do: a log, an
+FTS5 table and two tools in one file. It has no installation of its own.
 
 ![What each server needs, by measure]({PLOTS}/peers.svg)
 
-CPU is that of all threads of the server's process, which other work on the machine changes little. A start ends with the first answer to
-`tools/list`; its modules are compiled. A write of Holdfast and of the floor is on disk when it is answered.
+CPU is that of all threads of the server's process; of a start and of a command it is the least of seven. A start ends with the first answer
+to `tools/list`; its modules are compiled. A write of Holdfast and of the floor is on disk when it is answered.
 
 {_table(["", "start, ms of CPU", "idle, MB", "write p50, ms", "write, ms of CPU", "installation"], servers)}
 
@@ -611,7 +613,7 @@ Section = Callable[[Report], str]
 SECTIONS: tuple[Section, ...] = (
     opening, how_good, by_category, steps, new_conversations, nothing_relevant, how_fast, beside, limits,
 )  # fmt: skip
-"""The page, in order. A section that has nothing to tell returns no text."""
+"""The sections of the page, in order. A section without results returns no text."""
 
 
 if __name__ == "__main__":

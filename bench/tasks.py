@@ -2,7 +2,7 @@
 
     scripts/bench tasks [--quick]
 
-A database is a real server that is started for this run, with its defaults: every commit is on disk.
+The database is a real server, started for this run with its defaults: every commit is on disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 @contextmanager
 def database() -> Iterator[str]:
-    """Start a server as the tests do, which waits for the disk."""
+    """Start a server as the tests do, but with fsync."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     import pgserver
 
@@ -46,7 +46,7 @@ def database() -> Iterator[str]:
 
 
 def measure(run: Run, engine: str, where: str, count: int) -> None:
-    """Create tasks, then take and end them: by one worker, by eight, and once by a process that knows nothing yet."""
+    """Create tasks, then claim and report them: by one worker, by eight, and once by a new process."""
     rounds = 100 if run.quick else 500
     with holdfast.open(where) as memory:
         begin = time.perf_counter()
@@ -77,7 +77,7 @@ def measure(run: Run, engine: str, where: str, count: int) -> None:
 
 
 def together(where: str, rounds: int) -> float:
-    """Return how many tasks a second eight processes do."""
+    """Return the tasks per second of eight processes."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(WORKERS + 1)
     each = rounds // 2

@@ -1,1 +1,1 @@
-"""The fault campaign: break a memory in every way we know of, and count what is lost."""
+"""The fault campaigns: inject faults of every known sort into a memory, and count the losses."""

@@ -1,4 +1,4 @@
-"""scripts/prove: run the fault campaigns and print what was lost."""
+"""scripts/prove: run the fault campaigns and print the losses."""
 
 from __future__ import annotations
 
@@ -56,10 +56,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few faults of each, as the tests do")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help="repeat with the next seeds for so long; print the sums"
+        "--minutes", type=float, default=0.0, help="repeat with other seeds for so long; print the sums"
     )
-    parser.add_argument("--without", choices=sorted(DEFENCES), help="take this defence out: something should be lost")
-    parser.add_argument("--defences", action="store_true", help="take each defence out in turn, and see who notices")
+    parser.add_argument("--without", choices=sorted(DEFENCES), help="remove this defence, which should cause losses")
+    parser.add_argument(
+        "--defences", action="store_true", help="remove each defence in turn, to see which campaign notices"
+    )
     parser.add_argument("--soak", type=float, nargs="?", const=30.0, metavar="MINUTES", help="a mixed load; 30 minutes")
     parser.add_argument("--fuzz", type=int, metavar="SECONDS", help="fuzz each parser for so long; needs atheris")
     given = parser.parse_args()
@@ -81,13 +83,13 @@ def _campaign(name: str, run: Run, sums: dict[str, Row]) -> int:
         total.acknowledged += row.acknowledged
         total.lost += _count(row)
         if lost and os.environ.get(WITHOUT):
-            break  # it was noticed, which is all that was asked
+            break  # one loss is enough to show that the campaign notices
     print(f"    {name}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
     return lost
 
 
 def _rows(name: str, run: Run) -> Iterator[Row]:
-    """Yield what a campaign counts; an error that comes out of it is a loss as well."""
+    """Yield the rows of a campaign; an exception from it counts as a loss."""
     try:
         yield from importlib.import_module(f"prove.{name}").campaign(run)
     except Exception as error:
@@ -103,11 +105,13 @@ def _line(fault: str, injected: object, acknowledged: object, lost: object) -> s
 
 
 def _defences(given: argparse.Namespace) -> int:
-    """Take each defence out in turn; return how many were not missed."""
+    """Remove each defence in turn; return how many removals no campaign noticed."""
     unnoticed = 0
     for name, defence in DEFENCES.items():
         words = [sys.executable, "-m", "prove", "--quick", "--seed", str(given.seed), "--without", name]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)  # what is taken out stays out
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False
+        )  # a removed defence cannot be put back in one process
         lost = [line.strip() for line in done.stdout.splitlines() if line.startswith(("LOST", "    "))]
         told = f"{lost[-1].partition('.')[0]}; {lost[0]}" if done.returncode and lost else "NOT NOTICED"
         unnoticed += told == "NOT NOTICED"

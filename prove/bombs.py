@@ -1,7 +1,7 @@
-"""YAML, JSON and TOML that are made to blow up whoever reads them, wherever Holdfast reads such text.
+"""YAML, JSON and TOML that exhaust time or memory, in every place where Holdfast reads such text.
 
-Each bomb is planted beside good records, in a worker that may have little memory. It must be read as data or refused
-in our own words; the good records must still be found, and the store must still be sound.
+Each bomb is put beside good records, in a worker with limited memory. Holdfast must read it as data or refuse it with
+an error of its own. The good records must still be found, and `verify` must pass.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ _LOGS = (
 def campaign(run: Run) -> Iterator[Row]:
     with run.folder("bombs") as base:
         for name in _PLACES:
-            share = run.size(1, 18)  # in the small size, one in eighteen
+            share = run.size(1, 18)  # the small size tries one in eighteen
             tally = ask(run, "from prove import bombs; bombs.work()", base, name, share,
                         env={**os.environ, "HOLDFAST_SEARCH_EMBEDDER": "none", "XDG_CONFIG_HOME": base})  # fmt: skip
             yield tally.row(f"bombs in {name}, {_MEGABYTES} MB of memory")
 
 
 def work() -> None:
-    """Set off, in a worker, the bombs of one place."""
+    """Try, in a worker, the bombs of one place."""
     at_most(_MEGABYTES)
     root, place, share = os.path.join(given(1), given(2)), given(2), int(given(3))
     os.makedirs(root)
@@ -181,19 +181,10 @@ def _imports(root: str, tally: Tally, share: int) -> None:
         with open(source, "wb") as file:
             file.write(f"{text}\n".encode(errors="surrogatepass"))
         with holdfast.open(root) as memory:
-            for what in ("chat", "claude-code", "codex", "jsonl"):
+            for what in ("claude-code", "codex", "jsonl"):
                 with no_longer_than(_SECONDS):
-                    bring = _chat if what == "chat" else _transcript
-                    tally.attempt(f"{name} as {what}", lambda bring=bring, what=what: bring(memory, what, source))  # type: ignore[misc]
+                    tally.attempt(f"{name} as {what}", lambda what=what: memory.transcripts.bring(what, named(source)))  # type: ignore[misc]
     _look(root, tally, "after all imports", "")
-
-
-def _chat(memory: holdfast.Memory, _: str, source: str) -> object:
-    return memory.chat.bring(named(source))
-
-
-def _transcript(memory: holdfast.Memory, what: str, source: str) -> object:
-    return memory.transcripts.bring(what, named(source))
 
 
 def _arguments(root: str, tally: Tally, share: int) -> None:
@@ -249,7 +240,7 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 
 def _commands(root: str, tally: Tally, share: int) -> None:
-    """Give such JSON on the command line, each in a process of its own, made by a fork."""
+    """Pass such JSON on the command line, each in a forked process."""
     texts = {name: text for name, text in JSON.items() if len(text) < 120_000 and "\0" not in text}
     doors: tuple[tuple[str, ...], ...] = (
         ("call", "recall", "{}"), ("put", "note", "x", "--title", "T", "--field", "a={}"),
@@ -266,7 +257,7 @@ def _commands(root: str, tally: Tally, share: int) -> None:
 
 
 def forked(words: list[str]) -> tuple[int, str]:
-    """Run the command line in a fork of this process; return its exit code and all that it printed."""
+    """Run the command line in a fork of this process; return its exit code and its output."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -294,7 +285,7 @@ def forked(words: list[str]) -> tuple[int, str]:
 
 
 class _planted:
-    """A file that is there for a while; what was there before is put back."""
+    """Write a file for a while; the earlier content is restored afterwards."""
 
     def __init__(self, root: str, path: str, data: bytes) -> None:
         self._path, self._data = os.path.join(root, path), data
@@ -317,7 +308,7 @@ class _planted:
 
 
 def _look(root: str, tally: Tally, what: str, path: str) -> None:
-    """Open the memory and ask for everything; the good records must be found."""
+    """Open the memory and read everything; the good records must be found."""
     with no_longer_than(_SECONDS):
         tally.attempt(what, lambda: _ask_for_everything(root, tally, what, path))
 

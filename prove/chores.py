@@ -1,7 +1,7 @@
-"""What an owner has done to a memory as a whole, in the form of writes: killed half way, all must still be there.
+"""An owner's commands that change many records, in the form of writes: after a kill, every record must still exist.
 
-`before` makes what is moved about; it is told by its tags as everything else is. A chore that was cut short is done
-again, after which everything is there once.
+`before` makes the records that the command moves; they are found by their tags, like all others. An interrupted command
+is repeated, and then every record must exist once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _entries(memory: Memory, tag: str) -> None:
 
 
 def _old_plans(memory: Memory, tag: str) -> None:
-    """Leave plans as older programs wrote them, without front matter."""
+    """Write plans as older programs did, without front matter."""
     for number in range(3):
         name = f"plan.{tag}.{number}"
         path = os.path.join(memory.root, f"resources/workspaces/default/_plans/260102-{name}.md")
@@ -31,7 +31,7 @@ def _old_plans(memory: Memory, tag: str) -> None:
         if not os.path.exists(path):
             with open(f"{path}~", "w", encoding="utf-8") as file:
                 file.write(f"{name} {LONG}\n")
-            os.rename(f"{path}~", path)  # killed half way, it is not there rather than empty
+            os.rename(f"{path}~", path)  # a kill must not leave an empty file
 
 
 def _migrate(memory: Memory, _tag: str) -> object:
@@ -59,7 +59,7 @@ CHORES: dict[str, Write] = {
 
 
 def made_by(name: str, tag: str) -> list[str]:
-    """Return the tags that a chore's `before` put there."""
+    """Return the tags that the `before` of a command makes."""
     made = {"archive": ("decision", 3), "migrate": ("plan", 3), "demote": ("rule", 1)}
     kind, count = made.get(name, ("happened", 5))
     return [f"{kind}.{tag}.{number}" for number in range(count)]

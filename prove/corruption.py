@@ -1,19 +1,22 @@
-"""Corruption: bytes of files change that nobody of us wrote. What is not touched is read, what is damaged is named.
+"""Corruption: bytes of files change outside of Holdfast. Intact data is read, and damaged data is reported.
 
-Every log is damaged at every 997th byte in four ways; each line that is still as it was must be served, each other
-one must be served or named with file and line, and no file may be changed by who looks. The index is deleted, cut,
-overwritten, swapped and flipped; answers must be those of a fresh one. A flipped bit inside of SQLite's pages can go
-unnoticed by a search: then `verify` must name it, and a rebuild must mend it.
+Every log is damaged at every 997th byte in four ways. Each unchanged line must be returned, each other line must be
+returned or reported with file and line, and no read may change a file. The index is deleted, cut, overwritten, swapped
+and flipped; answers must equal those of a new index. A search can miss a flipped bit inside SQLite's pages: then
+`verify` must report it, and a rebuild must fix it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import apsw
 
 import holdfast
 from holdfast.model.kinds import KINDS
@@ -89,7 +92,7 @@ def _logs(run: Run, root: str) -> Row:
 
 
 def _looked_at(root: str, path: str, whole: bytes, damaged: bytes) -> list[str]:
-    """Return which lines of a damaged log are neither served as they were nor named."""
+    """Return the lines of a damaged log that are neither returned unchanged nor reported."""
     with holdfast.open(root) as memory:
         served = {(record.line, record.id) for record in _every(memory) if record.path == path}
         report = memory.verify()
@@ -108,12 +111,12 @@ def _looked_at(root: str, path: str, whole: bytes, damaged: bytes) -> list[str]:
 
 
 def _is_served(value: dict[str, Any], number: int, served: set[tuple[int, str]]) -> bool:
-    """Is a line served? What hides, and the second line of a key, is not a record of its own."""
+    """Is a line returned? A mark, and an older line of a key, is not a record of its own."""
     return "hide" in value or (number, value["id"]) in served or any(value["id"] == name for _, name in served)
 
 
 def _is_read(line: bytes) -> bool:
-    """Does a line still hold nothing but JSON objects, or nothing at all? Then nobody can tell that it was another."""
+    """Is a line still valid JSON, or empty? Then no program can tell that it was changed."""
     try:
         text = line.replace(b"\0", b"").decode().strip()
         while text:
@@ -136,6 +139,7 @@ def _index(run: Run, root: str, other: str) -> Row:
         memory.refresh(rebuild=True)
         wanted = _answers(memory)
     before = _files(root)
+    _order_last(os.path.join(root, ".holdfast"))
     sound, theirs = os.path.join(os.path.dirname(root), "sound"), os.path.join(other, ".holdfast")
     shutil.copytree(os.path.join(root, ".holdfast"), sound)
     for number in range(run.size(120, 20)):
@@ -151,12 +155,12 @@ def _index(run: Run, root: str, other: str) -> Row:
 
 
 def _asked(root: str, wanted: dict[str, Any], *, named: bool) -> list[str]:
-    """Ask twice, as two programs do; other answers than a fresh index gives are wrong, unless they may be named."""
+    """Ask twice; answers that differ from those of a new index are wrong, unless they are reported."""
     wrong: list[str] = []
     for _ in range(2):
         with holdfast.open(root) as memory:
             told = _answers(memory)
-            if told != wanted and named:  # a later question may have noticed it, and mended it
+            if told != wanted and named:  # a later query may have detected and fixed it
                 told = _answers(memory)
             if told != wanted and named and memory.verify().differences:
                 memory.refresh(rebuild=True)
@@ -174,11 +178,21 @@ def _answers(memory: holdfast.Memory) -> dict[str, Any]:
     }
     answers["everything"] = [(record.id, record.text, record.hidden) for record in _every(memory)]
     answers["tail"] = [record.id for record in memory.tail("message", 5)]
+    logs = sorted({record.path for record in _every(memory) if KINDS[record.kind].shape == "line"})
+    answers["first"] = [record.id for log in logs for record in memory.store.beside(log, "", _LINES, after=True)]
     return answers
 
 
 def _database(folder: str) -> str:
     return os.path.join(folder, next(name for name in sorted(os.listdir(folder)) if name.endswith(".sqlite")))
+
+
+def _order_last(folder: str) -> None:
+    """Put the order of the entries of logs on the last pages of an index, so that cutting those changes answers."""
+    with contextlib.closing(apsw.Connection(_database(folder))) as db:
+        made = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'records_order'").get
+        for statement in ("DROP INDEX records_order", "VACUUM", made):
+            db.execute(statement)
 
 
 def _cut(folder: str, _other: str, dice: random.Random) -> None:
@@ -239,11 +253,11 @@ HARM: dict[str, Callable[[str, str, random.Random], None]] = {
 
 
 _SLY = ("a bit flipped", "a page overwritten")
-"""What can change a page so that it still looks like one."""
+"""Return the damage that leaves a page looking valid."""
 
 
 def _files(root: str) -> dict[str, bytes]:
-    """Return the bytes of all files but those that are derived."""
+    """Return the bytes of all files except derived ones."""
     found = {}
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != ".holdfast"]

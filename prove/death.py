@@ -1,7 +1,7 @@
-"""Death: processes that are killed while they write. What was acknowledged is there once, and a retry has effect once.
+"""Death: processes are killed while they write. Acknowledged writes exist once, and a retry has effect once.
 
-A kill comes at a random moment of a mix of all public writes, and at the n-th system call of each of them; likewise
-of rebuilding, compacting, migrating, archiving. What the write was about to do is then repeated under its op_id.
+The kill comes at a random moment of a mix of all public writes, and at the n-th system call of each of them; the same
+for rebuild, compaction, migration and archiving. The interrupted write is then repeated with its op_id.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from prove.history import Event, History
 from prove.writes import LOGS, WRITES
 
 _KILLS_OF_ONE_ROOT = 12
+_MOST_SECONDS = 0.15
+"""The longest time before a process is killed: enough for dozens of writes."""
 _FEW = ("edit", "message", "status", "archive", "demote")
-"""What stands for all in the small size: a document, a log, a change of a field, two chores."""
+"""The writes of the small size: a document, a log, a change of a field, two commands of the owner."""
 
 
 def campaign(run: Run) -> Iterator[Row]:
@@ -35,7 +37,7 @@ def campaign(run: Run) -> Iterator[Row]:
 
 
 def _at_random(run: Run, forked: Forked) -> Row:
-    tally, dice = Tally(run, "kill -9 at a random moment of all sorts of writes"), run.random("death")
+    tally, dice = Tally(run, "kill -9 at a random moment of various writes"), run.random("death")
     left = run.size(204, 24)
     while left > 0:
         with run.root("death") as root:
@@ -52,19 +54,20 @@ def _at_random(run: Run, forked: Forked) -> Row:
 
 
 def _killed(forked: Forked, root: str, me: str, mix: list[str], dice: random.Random) -> History:
-    """Let a process write until it is killed; return what it recorded."""
-    told: History = forked.ask(root=root, mix=mix, me=me, seed=dice.random(), seconds=dice.uniform(0, 0.3))["told"]
+    """Let a process write until it is killed; return its events."""
+    case = {"mix": mix, "me": me, "seed": dice.random(), "seconds": dice.uniform(0, _MOST_SECONDS)}
+    told: History = forked.ask(root=root, **case)["told"]
     return told
 
 
 def _again(forked: Forked, root: str, tried: Event) -> History:
-    """Repeat a write twice under its op_id, as a client does that got no answer; return what came of it."""
+    """Repeat a write twice with its op_id, as a client without an answer does; return the events."""
     told: History = forked.ask(root=root, write=tried.kind, tag=tried.op, times=2)["told"]
     return told
 
 
 def _twice(told: History) -> list[str]:
-    """See that a write that was repeated twice was acknowledged twice."""
+    """Check that a write that was repeated twice was acknowledged twice."""
     count = sum(event.acknowledged for event in told)
     return [] if count == 2 else [f"repeated, it was acknowledged {count} times: {told.refusals(conflicts=True)}"]
 
@@ -83,7 +86,7 @@ def _at_each_call(run: Run, forked: Forked, fault: str, names: list[str]) -> Row
 
 
 def _at_one(forked: Forked, tally: Tally, root: str, name: str, moment: tuple[str, int], before: History) -> History:
-    """Kill one write at one call and repeat it; return what came of it. A chore has effect on what was there before."""
+    """Kill one write at one system call and repeat it; return the events. A chore changes records that exist already."""
     call, number = moment
     tag = f"{name}.{call}.{number}"
     end = forked.ask(root=root, write=name, tag=tag, trace=call, inject=f"{call}:signal=KILL:when={number}")
@@ -117,8 +120,8 @@ def _chores_at_random(run: Run, forked: Forked) -> Row:
 
 
 def _torn_tails(run: Run, forked: Forked) -> Row:
-    """Leave half a line at the end of a log, as who dies within one write does, and let another write behind it."""
-    tally, dice = Tally(run, "half a line at the end of each log, then more is written"), run.random("tails")
+    """Leave half a line at the end of a log, as a killed process does, and let another process write after it."""
+    tally, dice = Tally(run, "half a line at the end of each log, then more writes"), run.random("tails")
     for name in LOGS:
         with run.root(f"death-{name}") as root:
             there: History = forked.ask(root=root, write=name, tag=f"{name}.first")["told"]
@@ -132,7 +135,7 @@ def _torn_tails(run: Run, forked: Forked) -> Row:
 
 
 def _tear(root: str, tag: str, dice: random.Random) -> None:
-    """Write a part of the line of a tag once more behind it, under another tag."""
+    """Write part of the line of a tag again after it, with another tag."""
     for folder, _, names in os.walk(os.path.join(root, "user")):
         for path in (
             os.path.join(folder, name) for name in names if name.endswith(".jsonl") and "writes" not in folder

@@ -1,6 +1,6 @@
-"""Defences that can be taken out of a worker, to see that a campaign notices: each is named, and what it is is said.
+"""Defences that can be removed from a worker, to check that a campaign notices.
 
-`scripts/prove --defences` runs, for each of them, the campaign that should lose something without it.
+`scripts/prove --defences` removes each of them in turn and runs the campaign that should then report losses.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from holdfast.storage.tree import ABSENT
 from prove import hostile_defences
 
 WITHOUT = "HOLDFAST_PROVE_WITHOUT"
-"""Names the defence that workers do without."""
+"""The environment variable with the name of the removed defence."""
 
 
 @dataclass(frozen=True)
 class Defence:
     what: str
-    """What Holdfast does, so that nothing is lost."""
+    """What the defence does."""
     campaign: str
-    """The module that must notice when it is not done."""
+    """The campaign that must notice when it is removed."""
     remove: Callable[[], None]
 
 
 def _always(answer: object) -> Callable[..., Any]:
-    """Return what answers the same, whatever it is asked."""
+    """Return a function with a constant result."""
     return lambda *_given: answer
 
 
 def _put(owner: object, **members: object) -> None:
-    """Put other members into a module or class, in this process."""
+    """Replace members of a module or class in this process."""
     for name, value in members.items():
         setattr(owner, name, value)
 
@@ -53,7 +53,7 @@ def _folder_sync() -> None:
 
 
 def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
-    """Take the locks out of files or of folders."""
+    """Remove the locks of files or of folders."""
     hold = descriptors.hold
 
     def lax(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
@@ -64,7 +64,7 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
 
 
 def _replace_lock() -> None:
-    """Where two files can be exchanged, the replaced one is compared again: that is a second defence."""
+    """Remove a second defence too: where two files can be exchanged, the replaced one is compared again."""
     _lock(stat.S_ISDIR)()
     _put(descriptors, exchange=_always(False))
 
@@ -149,7 +149,7 @@ def _journal() -> None:
 
 
 def _git_lock() -> None:
-    _put(importlib.import_module("holdfast.cli.transfer"), hold=lambda *_given: None)
+    _put(importlib.import_module("holdfast.owner.git"), hold=lambda *_given: None)
 
 
 def _confirmation() -> None:
@@ -183,23 +183,25 @@ def _claims() -> None:
 
 DEFENCES: dict[str, Defence] = {
     "data-sync": Defence("written data is synced before it is acknowledged", "power", _data_sync),
-    "folder-sync": Defence("so is the folder that holds the name", "power", _folder_sync),
+    "folder-sync": Defence("the folder of a new name is synced too", "power", _folder_sync),
     "append-lock": Defence("a log is locked while a line is added", "retries", _lock(stat.S_ISREG)),
     "replace-lock": Defence("a folder is locked while a document is replaced", "storm", _replace_lock),
     "comparison": Defence("a document is replaced only in the version that was read", "storm", _comparison),
-    "replacing": Defence("a document is replaced by a new file, never written over", "death", _replacing),
+    "replacing": Defence("a document is replaced by a new file, never overwritten in place", "death", _replacing),
     "seal": Defence("a torn last line is closed before the next one is added", "death", _seal),
-    "operations": Defence("an op_id that was applied is not applied again", "retries", _operations),
-    "announcement": Defence("what an op_id will do to a document is noted before it is done", "death", _announcement),
-    "taking-back": Defence("what did not fit on the disk is taken back from a log", "disk", _taking_back),
-    "stamps": Defence("a file whose stamp changed is read again", "corruption", _stamps),
-    "length": Defence("an index that ends before its header says is not believed", "corruption", _length),
-    "damage": Defence("an index that SQLite calls damaged is made anew", "corruption", _damage),
-    "fingerprint": Defence("a log is read on only if what was read before is unchanged", "corruption", _fingerprint),
+    "operations": Defence("an applied op_id is not applied again", "retries", _operations),
+    "announcement": Defence("the effect of an op_id on a document is logged before it is made", "death", _announcement),
+    "taking-back": Defence("a partial line on a full disk is removed from the log", "disk", _taking_back),
+    "stamps": Defence("a file with a changed stamp is read again", "corruption", _stamps),
+    "length": Defence("an index shorter than its header says is not used", "corruption", _length),
+    "damage": Defence("an index that SQLite reports as damaged is rebuilt", "corruption", _damage),
+    "fingerprint": Defence(
+        "reading of a log continues only if the part read before is unchanged", "corruption", _fingerprint
+    ),
     "journal": Defence("new lines that another program removed from a log are appended again", "git", _journal),
     "git-lock": Defence("all writers wait while holdfast git works", "git", _git_lock),
     "confirmation": Defence(
-        "a log must have the line when it is acknowledged, and at the end", "replaced", _confirmation
+        "a log must have the line when it is acknowledged, and when the process ends", "replaced", _confirmation
     ),
     "known-ids": Defence("the index knows which entries a log had", "replaced", _known_ids),
     "same-root": Defence("a root that was replaced is not written to", "replaced", _same_root),
@@ -210,6 +212,6 @@ DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items
 
 
 def take_out() -> None:
-    """Take the defence out that the environment names, if any."""
+    """Remove the defence that the environment names, if any."""
     if name := os.environ.get(WITHOUT, ""):
         DEFENCES[name].remove()

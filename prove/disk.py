@@ -1,8 +1,10 @@
-"""Disk: the system refuses a write. Nothing is acknowledged that is not there, the cause and the file are named,
-earlier data is intact and can be read, and what was refused can be repeated.
+"""Disk: the system refuses a write.
 
-An error comes at the n-th system call of each public write; a file system of one megabyte fills up and is freed; files
-may have only so many bytes, and a process only so many open files.
+Only completed writes are acknowledged, and the error names cause and file. Earlier data is intact and readable, and a
+refused write can be repeated.
+
+The error comes at the n-th system call of each public write; a file system of one megabyte fills up and is freed;
+processes have limits on file size and open files.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def _each_call(run: Run, forked: Forked, tally: Tally, root: str, what: tuple[st
 
 
 def _as_it_should(end: dict[str, Any], error: str) -> list[str]:
-    """See that the write was answered, that a refusal names cause and file, and that reading went on."""
+    """Check that the write was answered, that a refusal names cause and file, and that reads continue."""
     told, read = end["told"], end["read"]
     wrong = [] if [event for event in told if event.end] else ["the write was not answered"]
     wrong += [
@@ -110,7 +112,7 @@ def _full(run: Run) -> Row:
 
 
 def _faults_of_copy(run: Run, root: str, kept: History) -> list[str]:
-    """Look at a memory elsewhere, so that the index of who looks takes none of the space."""
+    """Check a copy of the memory elsewhere, so that its index takes no space here."""
     with run.folder("copy") as folder:
         copy = shutil.copytree(root, os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast"))
         return faults_of(copy, kept, clean=True)
@@ -130,7 +132,7 @@ def _limited(run: Run, fault: str, limit: str, value: int) -> Row:
 def _fill(
     run: Run, tally: Tally, root: str, cause: str, rounds: int, me: str, *, limit: str = "", refusals: bool = True
 ) -> History:
-    """Let a process write until it is refused, under a limit; return what it recorded."""
+    """Let a process write under a limit until it is refused; return its events."""
     history = run.together("fills", [(root, me, rounds, _KINDS, limit)])
     refused = history.refusals(conflicts=True)
     tally.made(len(refused) if refusals else 0, len(history.acknowledged))

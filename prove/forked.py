@@ -1,8 +1,8 @@
-"""A worker that forks one child per case, so that a fault costs milliseconds and not the start of an interpreter.
+"""A worker that forks one child per case, so that a case takes milliseconds instead of the start of an interpreter.
 
-It reads one case per line and answers with one line. A child opens the memory, makes what the write needs, and waits;
-strace is attached, if the case wants a fault at the n-th system call; then the child makes the write. What it tells
-goes over a socket, so that no fault meant for a file meets the telling.
+It reads one case per line and answers with one line. A child opens the memory, prepares the write and waits. strace is
+attached if the case needs a fault at the n-th system call. Then the child writes. It reports over a socket, so that
+faults of file operations do not affect the report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIMIT = 120.0
 
 
 def main() -> None:
-    """Answer cases until there are no more."""
+    """Answer cases until the input ends."""
     for line in sys.stdin:
         case = json.loads(line)
         answer = _mix(case) if case.get("mix") else _single(case)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _single(case: dict[str, Any]) -> dict[str, Any]:
-    """Make one write in a child, with a fault at one of its system calls; tell what it told and how it ended."""
+    """Make one write in a child, with a fault at one of its system calls; return its events and how it ended."""
     ours, theirs = socket.socketpair()
     child = _fork(ours, theirs, lambda: _write(case, theirs))
     told: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def _single(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(case: dict[str, Any], pipe: socket.socket) -> None:
-    """Make the write of a case as often as it says; tell of each what became of it."""
+    """Make the write of a case as often as the case says; report the result of each."""
     write = ALL[case["write"]]
     memory = holdfast.open(case["root"])
     write.before(memory, case["tag"])
@@ -93,7 +93,7 @@ def _read(memory: holdfast.Memory, identifier: str) -> str:
 
 
 def _mix(case: dict[str, Any]) -> dict[str, Any]:
-    """Let a child make writes of all sorts, and kill it after a while; tell what it tried and what was acknowledged."""
+    """Let a child make various writes, and kill it after a while; return what it tried and what was acknowledged."""
     ours, theirs = socket.socketpair()
     child = _fork(ours, theirs, lambda: _many(case, theirs))
     ours.settimeout(_LIMIT)
@@ -140,16 +140,16 @@ def _tell(pipe: socket.socket, what: dict[str, Any]) -> None:
 
 
 def _all(pipe: socket.socket) -> list[dict[str, Any]]:
-    """Return what a child tells until it ends; a last line that is not whole was never told."""
+    """Return the lines of a child until it ends; an incomplete last line does not count."""
     data = b""
-    with contextlib.suppress(ConnectionResetError):  # it was killed before it had read what it was told
+    with contextlib.suppress(ConnectionResetError):  # it was killed before it had read its input
         while more := pipe.recv(1 << 16):
             data += more
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
 class _Tracer:
-    """strace on a running process; it writes what it sees to a file in memory."""
+    """strace on a running process; its output goes to a file in memory."""
 
     def __init__(self, child: int, trace: str, inject: str) -> None:
         self._seen = os.memfd_create("trace") if trace else -1

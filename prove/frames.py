@@ -1,7 +1,7 @@
-"""Messages of a client that has gone mad, on standard input and over HTTP.
+"""Messages of a faulty or hostile client, on standard input and over HTTP.
 
-Good messages are cut, flipped, nested, retyped, doubled; whole lines are garbage or much too long. After every block
-the server must answer a good request; it may say nothing but JSON, and the store must be sound afterwards.
+Good messages are cut, flipped, nested, retyped and doubled; whole lines are garbage or far too long. After every block
+the server must answer a good request. Its output must contain only JSON, and `verify` must pass afterwards.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _post(wire: http.client.HTTPConnection, body: bytes, head: dict[str, str]) -
             answer.read()
             return answer.status
         except (OSError, http.client.HTTPException):
-            wire.close()  # it was idle for too long, or refused in the middle of the body
+            wire.close()  # it was idle for too long, or refused before the body was sent
             if last:
                 return 0
     return 0
@@ -134,13 +134,13 @@ def _long_lines(run: Run, root: str) -> Row:
 
 
 def _memory(process: int) -> int:
-    """Return the most memory that a process ever used, in megabytes."""
+    """Return the peak memory of a process in megabytes."""
     with open(f"/proc/{process}/status", encoding="utf-8") as file:
         return next(int(line.split()[1]) >> 10 for line in file if line.startswith("VmHWM"))
 
 
 def _left(run: Run, root: str) -> Row:
-    """Close the pipes in the middle of calls that write; each server must end, and what it acknowledged must be there."""
+    """Close the pipes during calls that write; each server must end, and acknowledged writes must exist."""
     make_root(root)
     tally = Tally()
     chance = run.random("frames left")
@@ -171,7 +171,7 @@ def _sound(root: str, tally: Tally) -> None:
 
 
 def mutated(chance: random.Random) -> bytes:
-    """Return a message that is nearly right, or not at all."""
+    """Return a message that is nearly valid, or not at all."""
     message = _good(chance)
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
         message = chance.choice(_CHANGES)(chance, message)
@@ -210,7 +210,7 @@ _TOOLS = list(toolsets.registry().tools.values())
 
 
 def _retype(chance: random.Random, message: Any) -> Any:
-    """Put something strange in the place of any value."""
+    """Replace any value with something strange."""
     message = copy.deepcopy(message)
     spots = list(_spots(message))
     if spots:
@@ -227,7 +227,7 @@ def _drop(chance: random.Random, message: Any) -> Any:
 
 
 def _add(chance: random.Random, message: Any) -> Any:
-    """Add what does not belong: an id to a notification, a context, names that nobody knows."""
+    """Add a member that does not belong there: an id in a notification, a context, unknown names."""
     if not isinstance(message, dict):
         return message
     name = chance.choice(("id", "params", "result", "error", "_meta", "context", "x" * 300, "__proto__", "\0"))

@@ -1,7 +1,7 @@
-"""FUSE: a memory on a mount that another machine writes to, from which no file events come.
+"""FUSE: a memory on a mount that another machine writes to, without file events.
 
-A bindfs mount is opened by a process that watches it, while the folder behind it is written to. Every answer has all
-that was acknowledged before the time for which it says to be complete; a question by key has all of it.
+A process opens a bindfs mount and watches it, while files are written to the folder below. Every answer must have
+everything that was acknowledged before the time that it names; a query by key must have all of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fuzzing: the parsers of front matter, entries, log lines, queries and protocol frames, each with what must always hold.
+"""Fuzzing: the parsers of front matter, entries, log lines, queries and protocol frames, each with its invariants.
 
-A target takes any bytes and raises only if Holdfast is wrong. `tests/test_fuzzing.py` runs the targets with hypothesis
-over the corpus in `prove/corpus`. `scripts/prove --fuzz SECONDS` runs them with atheris, if it is installed, which finds
-new inputs by the lines that they reach; those are kept in `.prove/corpus`, and an input that fails in `.prove`.
+A target accepts any bytes and raises only if Holdfast is wrong. `tests/test_fuzzing.py` runs the targets with
+hypothesis over the corpus in `prove/corpus`. `scripts/prove --fuzz SECONDS` runs them with atheris, if it is installed,
+which finds new inputs by coverage. New inputs are saved in `.prove/corpus`, failing ones in `.prove`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORPUS = os.path.join(os.path.dirname(__file__), "corpus")
 
 
 def _front_matter(data: bytes) -> None:
-    """Any document is read; an edit sets its field and keeps the body, or is refused. A field without a value is none."""
+    """Any document can be read; an edit sets its field and keeps the body, or is refused. An empty field is absent."""
     page = markdown.parse(data)
     with contextlib.suppress(HoldfastError):
         after = markdown.parse(markdown.edit(data, {"title": "a: 'b' #c"}))
@@ -46,7 +46,7 @@ def _json(value: object) -> str:
 
 
 def _entries(data: bytes) -> None:
-    """Entries are parts of their text with names of their own; a new one leaves them alone."""
+    """Entries are parts of their text with unique names; a new entry does not change them."""
     text = data.decode("utf-8", "replace")
     found = sections.parse(text)
     names = [entry.anchor for entry in found]
@@ -59,7 +59,7 @@ def _entries(data: bytes) -> None:
 
 
 def _lines(data: bytes) -> None:
-    """A line is objects or a fault; what was read can be written and read again, with the same identity."""
+    """A line is a list of objects or an error; objects can be written and read again, with the same identity."""
     found = jsonl.parse(data)
     assert isinstance(jsonl.keys(data), tuple)
     for value in found if isinstance(found, list) else ():
@@ -72,7 +72,7 @@ def _lines(data: bytes) -> None:
 
 
 def _queries(data: bytes) -> None:
-    """Every text is a query of bounded size whose words are no syntax."""
+    """Every text is a query of bounded size, and no word of it is syntax."""
     terms = queries.parse(data.decode("utf-8", "replace"))
     assert len(terms.words) <= queries.MAX_WORDS
     for run in (*terms.words, *terms.phrases):
@@ -81,7 +81,7 @@ def _queries(data: bytes) -> None:
 
 
 def _frames(data: bytes) -> None:
-    """Every line of a client is a message or an error reply that can be sent."""
+    """Every line of a client is a message, or causes an error reply."""
     for line in data.split(b"\n"):
         for whole in (True, False):
             try:
@@ -109,7 +109,7 @@ def seeds(target: str) -> list[bytes]:
 
 
 def fuzz(seconds: int) -> int:
-    """Run each target with atheris for so long; return how many failed."""
+    """Run each target with atheris for some seconds; return how many failed."""
     failed = 0
     for target in TARGETS:
         kept = os.path.join(".prove", "corpus", target)
@@ -126,7 +126,7 @@ def fuzz(seconds: int) -> int:
 
 
 def main() -> None:
-    """Be the process of one target; atheris ends it."""
+    """Run one target in a process of its own, which atheris ends."""
     import importlib
 
     atheris: Any = importlib.import_module("atheris")

@@ -1,8 +1,9 @@
 """git beside live writers: pulls, commits, stashes and other branches, plain and through `holdfast git`.
 
-Plain git takes no lock. It compares the files first and replaces them later, one after the other; a slow filter makes
-the time between the two longer. Entries of processes that are alive come back; `holdfast git` protects those of short
-commands, too. Entries that were pushed elsewhere arrive.
+Plain git takes no lock: it first compares all files and later replaces them one by one. A slow filter lengthens the
+time between. Entries of live processes are restored; `holdfast git` also protects those of short commands. Entries that
+another clone pushed must arrive; with our merge driver also decisions and lessons, which both clones write into the same
+files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from prove.history import History, Recorder
 from prove.writes import WRITES, tag_of
 
 _LOGS = "message,fact,episode,learn,happened,exchange,procedure"
+_ALL = f"{_LOGS},decision,lesson,reword,note"
 _PLAIN = (
     ("commit", "--quiet", "--all", "--message=mine"),
     ("pull", "--quiet", "--no-edit", "--autostash"),
@@ -52,10 +54,11 @@ def _plain(run: Run, folder: str, tally: Tally) -> None:
     mine = Recording(*writers)
     theirs, end, number = History(), time.monotonic() + run.size(20, 1), 0
     while time.monotonic() < end:
-        _push(there, number, theirs)
+        _write(there, number, theirs, _LOGS)
+        _pull_and_push(there)
         number += 1
         for words in _PLAIN:
-            _git(here, *words, check=False)  # beside writers, git refuses some of it
+            _git(here, *words, check=False)  # beside writers, git refuses some of these commands
             tally.made()
     history = mine.finished()
     _git(here, "add", "--all")
@@ -66,29 +69,38 @@ def _plain(run: Run, folder: str, tally: Tally) -> None:
 
 def _ours(run: Run, folder: str, tally: Tally) -> None:
     here, there = _clones(folder)
-    seconds = run.size(20, 1)
-    writers = [run.program("library", here, "w", seconds, _LOGS), run.program("briefly", here, "b", seconds, _LOGS)]
+    _finish(tally, run.command("git", "--root", there, "setup", env=_ENVIRONMENT))
+    seconds = run.size(20, 2)
+    writers = [run.program("library", here, "w", seconds, _ALL), run.program("briefly", here, "b", seconds, _ALL)]
     let_go(*writers)
     mine = Recording(*writers)
     theirs, end, number = History(), time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        _push(there, number, theirs)
+    while number < 2 or time.monotonic() < end:
+        _write(there, number, theirs, _ALL)
         number += 1
-        sync = run.command("git", "--root", here, "sync", "--quiet", env=_ENVIRONMENT)
-        _, said = sync.communicate()
-        tally.note([f"holdfast git sync failed: {said}"] if sync.returncode else [], here)
+        if number % 2:  # else both sync at the same time
+            _pull_and_push(there)
+        roots = (here,) if number % 2 else (here, there)
+        for sync in [run.command("git", "--root", root, "sync", "--quiet", env=_ENVIRONMENT) for root in roots]:
+            _finish(tally, sync)
         tally.made()
+    _finish(tally, run.command("git", "--root", here, "sync", "--quiet", env=_ENVIRONMENT))
     _check(tally, here, mine.finished() + theirs, clean=True)
+
+
+def _finish(tally: Tally, command: subprocess.Popen[str]) -> None:
+    _, said = command.communicate()
+    tally.note([f"{command.args!r} failed: {said}"] if command.returncode else [], "")
 
 
 def _check(tally: Tally, root: str, history: History, *, clean: bool) -> None:
     tally.made(0, len(history.acknowledged))
-    refused = history.refusals() if clean else []  # plain git may take a record away before it is read back
+    refused = history.refusals() if clean else []  # plain git may remove a record before it is read back
     tally.note(refused + faults_of(root, history, clean=clean), root)
 
 
 def _clones(folder: str) -> tuple[str, str]:
-    """Make a memory with a few entries, a bare repository, and a clone of it on another machine."""
+    """Make a memory with some entries, a bare repository, and a clone on another machine."""
     here, there, middle = (os.path.join(folder, name) for name in ("root", "there", "middle.git"))
     make_root(here)
     with holdfast.open(here) as memory:
@@ -110,12 +122,16 @@ def _clones(folder: str) -> tuple[str, str]:
     return here, there
 
 
-def _push(there: str, number: int, history: History) -> None:
-    """Write an entry to each log of the other clone and push them."""
+def _write(there: str, number: int, history: History, names: str) -> None:
+    """Make one write of each of these in the other clone."""
     with holdfast.open(there) as memory:
-        for name in _LOGS.split(","):
+        for name in names.split(","):
+            WRITES[name].before(memory, tag_of(name, "there", number))
             tag = tag_of(name, "there", number)
             Recorder(history.add).write(name, tag, lambda: WRITES[name].do(memory, tag))  # noqa: B023
+
+
+def _pull_and_push(there: str) -> None:
     _git(there, "add", "--all")
     _git(there, "commit", "--quiet", "--message=more")
     _git(there, "pull", "--quiet", "--no-edit")

@@ -1,8 +1,8 @@
-"""What the campaigns share: rows, seeds, folders that are kept when something is lost, and workers to be killed.
+"""Shared parts of the campaigns: rows, seeds, folders that are kept after a loss, and workers.
 
-A campaign is a module with a function `campaign(run)` that yields rows. It breaks something many times, counts what
-was acknowledged, and counts what of it is lost: gone, doubled, torn, wrong, outside the root. A worker is another
-process; it prints each of its calls before it makes it, and again when it was answered (`prove.history`).
+A campaign is a module with a function `campaign(run)` that yields rows. It injects a fault many times and counts the
+acknowledged writes and the losses: missing, doubled, torn or wrong records, and access outside the root. A worker is
+another process. It prints each call before it makes it, and again with the answer (`prove.history`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from prove.writes import served
 
 @dataclass
 class Row:
-    """One fault: how often it was made, how many writes were acknowledged, and how many of them were lost."""
+    """One fault: how often it was injected, how many writes were acknowledged, and how many of them were lost."""
 
     fault: str
     injected: int
     acknowledged: int
     lost: int
     problems: list[str] = field(default_factory=list)
-    """What was lost, as exactly as it can be told."""
+    """The losses, as exactly as they are known."""
     skipped: str = ""
-    """Why this could not be done on this machine."""
+    """Why this machine cannot inject the fault."""
 
 
 @dataclass
 class Run:
-    """One run of the campaign: its size, its seed, and where failing cases are kept."""
+    """One run of the campaigns: its size, its seed, and where failed cases are kept."""
 
     quick: bool
     seed: int
@@ -53,12 +53,12 @@ class Run:
         return quick if self.quick else whole
 
     def random(self, name: str) -> random.Random:
-        """Return a source of chance that is the same for the same seed, whatever ran before."""
+        """Return a random generator that depends only on the seed and the name."""
         return random.Random(f"{self.seed} {name}")
 
     @contextlib.contextmanager
     def folder(self, name: str) -> Iterator[str]:
-        """Give a fresh folder; it is kept if what happens in it raises, or if `lost` was called with it."""
+        """Make a new folder; a copy is kept if an exception is raised in it or `lost` is called with it."""
         path = tempfile.mkdtemp(prefix=f"holdfast-prove-{name}-")
         try:
             yield path
@@ -70,13 +70,13 @@ class Run:
 
     @contextlib.contextmanager
     def root(self, name: str) -> Iterator[str]:
-        """Give a fresh memory root; it is kept under the conditions of `folder`."""
+        """Make a new memory root; a copy is kept as with `folder`."""
         with self.folder(name) as path:
             make_root(os.path.join(path, "root"))
             yield os.path.join(path, "root")
 
     def lost(self, path: str) -> str:
-        """Keep a copy of a folder in which something was lost; return where."""
+        """Keep a copy of a folder with a loss; return its path."""
         name = os.path.basename(path.removesuffix("/root"))
         kept = os.path.join(self.keep or ".prove", f"{name}-seed-{self.seed}")
         with contextlib.suppress(OSError, shutil.Error):
@@ -84,19 +84,19 @@ class Run:
         return kept
 
     def worker(self, code: str, *arguments: Any, before: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[str]:
-        """Start Python code in a process of its own; `before` stands before its command (strace and the like)."""
+        """Start Python code in another process; `before` is a command that runs it (strace and the like)."""
         words = [*before, sys.executable, "-c", _WORKER + code, *map(str, arguments)]
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True} | more
         return subprocess.Popen(words, **more)
 
     def together(self, program: str, each: list[tuple[Any, ...]]) -> History:
-        """Run a program of `prove.workers` once for each set of arguments, all at once; return what they recorded."""
+        """Run a program of `prove.workers` once for each set of arguments, all at once; return the events."""
         workers = [self.program(program, *arguments) for arguments in each]
         let_go(*workers)
         return finished(*workers)
 
     def program(self, name: str, *arguments: Any) -> subprocess.Popen[str]:
-        """Start a program of `prove.workers`; it waits until it is let go."""
+        """Start a program of `prove.workers`; it waits for `let_go`."""
         return self.worker(f"import prove.workers\nprove.workers.{name}()", *arguments, stdin=subprocess.PIPE)
 
     def command(self, *words: str, **more: Any) -> subprocess.Popen[str]:
@@ -105,16 +105,16 @@ class Run:
 
     @contextlib.contextmanager
     def forked(self) -> Iterator[Forked]:
-        """Give a worker that makes one case after the other, each in a child of its own."""
+        """Start a worker that runs one case after the other, each in a child process."""
         worker = self.worker("import prove.forked\nprove.forked.main()", stdin=subprocess.PIPE, stderr=None)
         try:
             yield Forked(worker)
         finally:
-            worker.communicate()  # the end of its input ends it
+            worker.communicate()  # it ends when its input ends
 
 
 def let_go(*workers: subprocess.Popen[str]) -> None:
-    """Wait until all workers are ready, then let them go at the same moment."""
+    """Wait until all workers are ready, then start them at the same moment."""
     for worker in workers:
         assert worker.stdout
         worker.stdout.readline()
@@ -125,7 +125,7 @@ def let_go(*workers: subprocess.Popen[str]) -> None:
 
 
 def finished(*workers: subprocess.Popen[str], killed: bool = False) -> History:
-    """Wait for workers and return what they recorded; one that failed, unless it was killed, is an event of its own."""
+    """Wait for workers and return their events; a worker that failed without being killed is an event itself."""
     history = History()
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
         for worker, (out, err) in zip(workers, pool.map(lambda each: each.communicate(), workers), strict=True):
@@ -141,7 +141,7 @@ def _failure(worker: subprocess.Popen[str], said: str) -> list[Event]:
 
 
 class Recording:
-    """What workers record, read while they work: a worker whose pipe is full would stop."""
+    """The events of workers, read while they work: a worker with a full pipe would stop."""
 
     def __init__(self, *workers: subprocess.Popen[str]) -> None:
         self._workers, self._history = workers, History()
@@ -163,7 +163,7 @@ class Recording:
             each.wait()
 
     def finished(self) -> History:
-        """Let the workers end; return what they recorded."""
+        """Let the workers end; return their events."""
         for worker in self._workers:
             assert worker.stdin
             worker.stdin.close()
@@ -179,13 +179,13 @@ class Recording:
 
 
 class Forked:
-    """A worker of `prove.forked`: it is asked for one case at a time."""
+    """A worker of `prove.forked`, which runs one case at a time."""
 
     def __init__(self, worker: subprocess.Popen[str]) -> None:
         self._worker = worker
 
     def ask(self, **case: Any) -> dict[str, Any]:
-        """Let a child make a case; return what it recorded (`told`), and how it ended."""
+        """Let a child run a case; return its events (`told`), and how it ended."""
         assert self._worker.stdin and self._worker.stdout
         self._worker.stdin.write(json.dumps(case) + "\n")
         self._worker.stdin.flush()
@@ -197,7 +197,7 @@ class Forked:
 
 
 class Tally:
-    """What is counted of one fault until it becomes a row."""
+    """The counts of one fault, which become a row."""
 
     def __init__(self, run: Run, fault: str) -> None:
         self._run = run
@@ -208,7 +208,7 @@ class Tally:
         self._row.acknowledged += acknowledged
 
     def note(self, problems: list[str], root: str = "") -> None:
-        """Note what was lost, and keep the folder in which it was."""
+        """Record losses, and keep the folder in which they happened."""
         if problems:
             self._row.lost += len(problems)
             kept = f" (kept in {self._run.lost(root)})" if root else ""
@@ -221,8 +221,8 @@ class Tally:
 def faults_of(root: str, history: History, *, twice: Collection[str] = (), clean: bool = False) -> list[str]:
     """Return what is wrong with a memory after a history.
 
-    Writes in `twice` may be there two times, while a chore that was cut short waits to be done again. With `clean`
-    there must be no damage; else it may be reported, as long as it is what a process leaves that dies while it writes.
+    Writes in `twice` may exist two times, as long as an interrupted chore was not repeated. With `clean` there must be
+    no damage; otherwise damage that a killed process leaves may be reported.
     """
     with holdfast.open(root) as memory:
         found = served(memory)
@@ -234,11 +234,11 @@ def faults_of(root: str, history: History, *, twice: Collection[str] = (), clean
 
 
 _OF_DYING = ("incomplete", "skipped:", "half of a pair", "is in the ledger and cannot be read")
-"""How `verify` calls what a process leaves that dies while it writes."""
+"""Words by which `verify` describes damage that a killed process leaves."""
 
 _COMMAND = "import sys\nfrom holdfast.cli.main import main\nsys.argv = ['holdfast', *sys.argv[1:]]\nmain()"
 _WORKER = "import prove.defences\nprove.defences.take_out()\n"
-"""A worker does without the defences that are to be shown necessary."""
+"""A worker runs without the removed defence."""
 
 
 def is_root() -> bool:
@@ -246,7 +246,7 @@ def is_root() -> bool:
 
 
 def lacks(*programs: str, root: bool = False) -> str:
-    """Say what this machine lacks for a fault, "" when nothing."""
+    """Return what this machine lacks for a fault, "" if nothing."""
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
         return f"{', '.join(missing)} is not installed"

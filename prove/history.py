@@ -1,11 +1,11 @@
-"""The history of a campaign: every invocation and its answer in one form, and one function that decides about it.
+"""The history of a campaign: every call and its answer in one form, and one function that judges them.
 
-A worker records a call before it is made and again when it was answered; a call without an answer has an unknown end.
-`History.faults` checks, for every campaign:
+A worker records a call before it makes it, and again with the answer; a call without an answer has an unknown end.
+`History.faults` checks for every campaign:
 
-- an acknowledged write has effect exactly once, any other at most once, and one that met a conflict never;
-- an op_id has one effect and one receipt, however often and by whomever it was sent;
-- a read misses nothing that was acknowledged, or returned by another read, before it began: no read goes back in time.
+- an acknowledged write has effect exactly once, any other at most once, and one with a conflict never;
+- an op_id has one effect and one receipt, however often and from however many processes it was sent;
+- a read has everything that was acknowledged, or that another read returned, before it began.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from holdfast.errors import Conflict, HoldfastError
 READ, VERIFY = "read", "verify"
 ACKNOWLEDGED, CONFLICT, REFUSED, CRASHED = "acknowledged", "conflict", "refused", "crashed"
 TORN = "torn: "
-"""Marks text that is served and is not as it was written."""
+"""Marks text that is returned and differs from what was written."""
 _MOST = 20
 
 
 @dataclass(frozen=True)
 class Event:
-    """One call. Times are of the monotonic clock, which all processes of a machine share."""
+    """One call. Its times are of the monotonic clock, which all processes of a machine share."""
 
     op: str
-    """The op_id of a write; of a read, the beginnings of the op_ids that it asks for, separated by commas."""
+    """The op_id of a write; for a read, the prefixes of the op_ids that it asks for, separated by commas."""
     kind: str
     start: float
     end: float = 0.0
-    """0 as long as there is no answer."""
+    """0 while there is no answer."""
     result: str = ""
-    """One of the words above; a refusal or a crash is followed by its reason."""
+    """One of the words above; the reason follows a refusal or a crash."""
     id: str = ""
     """The receipt of a write."""
     seen: tuple[str, ...] = ()
-    """What a read returned."""
+    """The result of a read."""
 
     @property
     def acknowledged(self) -> bool:
@@ -54,7 +54,7 @@ class Event:
 
 
 def tell_line(event: Event) -> None:
-    """Print an event for the process that started this one."""
+    """Print an event for the parent process."""
     sys.stdout.write(json.dumps(asdict(event)) + "\n")
     sys.stdout.flush()
 
@@ -66,7 +66,7 @@ class Recorder:
         self._tell = tell
 
     def write(self, kind: str, op: str, do: Callable[[], Any]) -> Event:
-        """Make a write; its receipt is the id in what it returns."""
+        """Make a write; its receipt is the id that it returns."""
         event = Event(op, kind, time.monotonic())
         self._tell(event)
         made, result = None, ACKNOWLEDGED
@@ -76,7 +76,7 @@ class Recorder:
             result = CONFLICT
         except HoldfastError as error:
             result = f"{REFUSED} {type(error).__name__}: {error}"
-        except Exception as error:  # no interface should let it through
+        except Exception as error:  # no interface should raise it
             result = f"{CRASHED} {type(error).__name__}: {error}"
         receipt = made.get("id", "") if isinstance(made, dict) else getattr(made, "id", made)
         identifier = receipt if isinstance(receipt, str) else ""
@@ -85,7 +85,7 @@ class Recorder:
         return done
 
     def read(self, about: str, look: Callable[[], Iterable[str]]) -> Event:
-        """Read what there is of some writes."""
+        """Read the tags of some writes."""
         start, seen, result = time.monotonic(), tuple[str, ...](), ACKNOWLEDGED
         try:
             seen = tuple(look())
@@ -110,7 +110,7 @@ class History:
         return cls(Event(op, "write", 0.0, 1.0, ACKNOWLEDGED) for op in ops)
 
     def add(self, *events: Event) -> None:
-        """Add events; an answer takes the place of its invocation."""
+        """Add events; an answer replaces its call."""
         with self._lock:
             for event in events:
                 key = (event.op, event.kind, event.start)
@@ -118,7 +118,7 @@ class History:
                     self._events[key] = event
 
     def add_lines(self, lines: Iterable[str]) -> None:
-        """Add what workers printed; a line that is not whole was never told."""
+        """Add the output of workers; an incomplete line does not count."""
         for line in lines:
             if line.startswith("{") and line.endswith(("}", "}\n")):
                 self.add(event_of(json.loads(line)))
@@ -142,12 +142,12 @@ class History:
         return list(dict.fromkeys(event.op for event in self.writes if event.acknowledged))
 
     def refusals(self, *, conflicts: bool = False) -> list[str]:
-        """Return the calls that were not acknowledged; those that met a conflict only if asked for."""
+        """Return the calls that were not acknowledged; those with a conflict only on request."""
         allowed = (ACKNOWLEDGED,) if conflicts else (ACKNOWLEDGED, CONFLICT)
         return [str(event) for event in self if event.result not in allowed]
 
     def faults(self, found: Mapping[str, int], *, twice: Collection[str] = ()) -> list[str]:
-        """Return what is wrong, given how often each write has effect; those in `twice` may have it two times."""
+        """Return what is wrong, given how often each write has effect; those in `twice` may have effect two times."""
         calls: dict[str, list[Event]] = defaultdict(list)
         for event in self.writes:
             calls[event.op].append(event)
@@ -166,7 +166,7 @@ class History:
         return wrong + self._back_in_time()
 
     def _back_in_time(self) -> list[str]:
-        """Name what a read misses although it was there before the read began."""
+        """Return what a read lacks although it existed before the read began."""
         reads = [event for event in self if event.kind == READ and event.acknowledged]
         since: dict[str, float] = {}
         for end, op in [(event.end, event.op) for event in self.writes if event.acknowledged] + [

@@ -1,7 +1,7 @@
-"""What the campaigns of hostile input share: workers that tell what came of it, and arguments made from a schema.
+"""Shared parts of the campaigns of hostile input: workers that report results, and arguments made from a schema.
 
-Such a campaign counts what was tried (injected), what got an answer (acknowledged), and what must not happen (lost):
-an error that is not ours, something read or written outside, a server that is gone.
+Such a campaign counts tries (injected), correct answers (acknowledged), and losses: an error that is not one of ours, a
+read or write outside the root, a server that ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_PROBLEMS = 20
 
 @dataclass
 class Tally:
-    """What came of many tries."""
+    """The result of many tries."""
 
     injected: int = 0
     acknowledged: int = 0
@@ -46,7 +46,7 @@ class Tally:
             self.wrong(problem)
 
     def attempt(self, what: str, call: Callable[[], Any]) -> Any:
-        """Try something: an answer and a refusal of ours are fine, every other error is a problem."""
+        """Try a call: an answer or one of our errors is fine, every other exception is a problem."""
         self.injected += 1
         try:
             result = call()
@@ -63,12 +63,12 @@ class Tally:
         return Row(fault, self.injected, self.acknowledged, self.lost, self.problems)
 
     def tell(self) -> None:
-        """Print it, as a worker does when it is done."""
+        """Print the result at the end of a worker."""
         print(json.dumps(self.__dict__), flush=True)
 
 
 def ask(run: Run, code: str, *arguments: Any, seconds: float = 1_800, **more: Any) -> Tally:
-    """Run code in a worker; return what it tells. One that dies or hangs is a problem of its own."""
+    """Run code in a worker and return its result. A worker that dies or hangs is a problem."""
     worker = run.worker(code, *arguments, **more)
     try:
         out, told = worker.communicate(timeout=seconds)
@@ -84,7 +84,7 @@ def ask(run: Run, code: str, *arguments: Any, seconds: float = 1_800, **more: An
 
 @contextlib.contextmanager
 def no_longer_than(seconds: int) -> Iterator[None]:
-    """Interrupt what works for so long, or waits ten times as long, in a worker's main thread."""
+    """Interrupt the main thread of a worker after some seconds of work, or ten times as many of waiting."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(f"no answer after {seconds} s")
@@ -103,12 +103,12 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def at_most(megabytes: int) -> None:
-    """Give this process no more memory than this."""
+    """Limit the memory of this process."""
     resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
 def example(schema: Mapping[str, Any], text: str = "x") -> Any:
-    """Return a value that a schema allows, with this text wherever text may stand."""
+    """Return a value that a schema allows, with this text in every string."""
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:
@@ -128,13 +128,13 @@ def example(schema: Mapping[str, Any], text: str = "x") -> Any:
 
 
 def arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the least that a tool needs."""
+    """Return the required parameters of a tool."""
     properties = schema.get("properties", {})
     return {name: example(properties[name]) for name in schema.get("required", [])}
 
 
 def contents(folder: str) -> dict[str, tuple[int, bytes | str]]:
-    """Return everything below a folder: kinds, the bytes of files, the targets of links."""
+    """Return everything below a folder: file types, bytes of files, targets of links."""
     found: dict[str, tuple[int, bytes | str]] = {}
     for at, folders, files in os.walk(folder):
         for name in [*folders, *files]:

@@ -1,4 +1,4 @@
-"""The defences against hostile input, each with how it is taken out of a worker or a server."""
+"""The defences against hostile input, and how each is removed from a worker or a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 TAKEN: dict[str, tuple[str, str, Callable[[], None]]] = {}
-"""By name: what Holdfast does, the campaign that must notice when it is not done, and how to take it out."""
+"""By name: what Holdfast does, the campaign that must notice its removal, and how to remove it."""
 
 
 def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -18,7 +18,7 @@ def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None
     return add
 
 
-@_defence("beneath", "no link that leads out of the root is followed", "paths")
+@_defence("beneath", "no link out of the root is followed", "paths")
 def _open_anything() -> None:
     from holdfast.storage.files.descriptors import Beneath
 
@@ -28,7 +28,7 @@ def _open_anything() -> None:
     Beneath.open = anywhere  # type: ignore[method-assign]
 
 
-@_defence("own names", "two titles never share a file, and no name is taken from a caller", "paths")
+@_defence("own names", "two titles never share a file, and no caller chooses a name", "paths")
 def _short_names() -> None:
     from holdfast.model import names
 
@@ -38,7 +38,7 @@ def _short_names() -> None:
     names.unique = unique
 
 
-@_defence("sources", "no link is followed in a folder that is imported", "paths")
+@_defence("sources", "no link is followed in an imported folder", "paths")
 def _follow_sources() -> None:
     from holdfast.memories import cold
 
@@ -46,7 +46,7 @@ def _follow_sources() -> None:
 
 
 class _Following:
-    """The module `os`, without the flag that links are not to be followed."""
+    """The module `os` without the flag against following links."""
 
     O_NOFOLLOW = 0
 
@@ -54,14 +54,14 @@ class _Following:
         return getattr(os, name)
 
 
-@_defence("brackets", "front matter that nests without end is not even read", "bombs")
+@_defence("brackets", "deeply nested front matter is not parsed", "bombs")
 def _any_depth() -> None:
     from holdfast.formats import markdown
 
     vars(markdown)["_MAX_BRACKETS"] = 1 << 40
 
 
-@_defence("settings", "settings of any depth and length are refused in our own words", "bombs")
+@_defence("settings", "settings of any depth and length are refused with our own error", "bombs")
 def _raw_settings() -> None:
     import tomllib
 
@@ -74,7 +74,7 @@ def _raw_settings() -> None:
     settings.load = load
 
 
-@_defence("quotes", "every word of a query is quoted, so that none is syntax", "queries")
+@_defence("quotes", "every word of a query is quoted, so none is syntax", "queries")
 def _bare_words() -> None:
     from holdfast.model import queries
     from holdfast.storage.files import search
@@ -83,7 +83,7 @@ def _bare_words() -> None:
     queries.runs = lambda text: iter([(text,)])
 
 
-@_defence("lines", "a line that is no message costs an error, not the server", "frames")
+@_defence("lines", "an invalid line causes an error and does not stop the server", "frames")
 def _strict_lines() -> None:
     import msgspec
 
@@ -92,14 +92,14 @@ def _strict_lines() -> None:
     stdio.parse = lambda line, whole=True: msgspec.json.decode(line, type=stdio.Frame)  # noqa: ARG005
 
 
-@_defence("line limit", "a line of any length is never kept whole", "frames")
+@_defence("line limit", "an overlong line is never kept in memory", "frames")
 def _long_lines() -> None:
     from holdfast.mcp import stdio
 
     vars(stdio)["MAX_MESSAGE"] = 1 << 40
 
 
-@_defence("token", "who bears no token gets nothing", "http")
+@_defence("token", "a request without a token gets nothing", "http")
 def _no_token() -> None:
     from holdfast.mcp.auth import Auth
 
@@ -113,21 +113,21 @@ def _any_origin() -> None:
     TransportSecurityMiddleware._validate_origin = lambda self, origin: True  # type: ignore[method-assign]  # noqa: ARG005
 
 
-@_defence("host", "no other name that leads to this machine reaches the memory", "http")
+@_defence("host", "no other name of this machine reaches the memory", "http")
 def _any_host() -> None:
     from mcp.server.transport_security import TransportSecurityMiddleware
 
     TransportSecurityMiddleware._validate_host = lambda self, host: True  # type: ignore[method-assign]  # noqa: ARG005
 
 
-@_defence("reading", "a token that may only read writes nothing", "http")
+@_defence("reading", "a read-only token writes nothing", "http")
 def _all_may_write() -> None:
     from holdfast.tools.calling import Runner
 
     Runner._refusal = lambda self, tool: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
-@_defence("body limit", "a body that is too large is refused before it is kept", "http")
+@_defence("body limit", "an oversized body is refused before it is stored", "http")
 def _any_body() -> None:
     from holdfast.mcp import http
 
@@ -150,7 +150,7 @@ def _count_first() -> None:
     Auth.admit = counted  # type: ignore[method-assign]
 
 
-@_defence("rates", "nobody may ask without end", "http")
+@_defence("rates", "the rate of requests is limited", "http")
 def _no_rates() -> None:
     from holdfast.mcp.auth import Bucket
 

@@ -1,6 +1,6 @@
-"""Clients of the HTTP door that should get nothing: strangers, web pages, tokens that may only read, the many.
+"""HTTP clients that must get nothing: strangers, web pages, read-only tokens that write, floods.
 
-Each must be refused without being told what there is, and a good client must be served all the while.
+Each must be refused without learning anything, and a good client must be answered all the while.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _ended(what: str, server: Http) -> Row:
     return tally.row(f"http: {what} ends cleanly")
 
 
-# who may come in
+# access
 
 
 def _matrix(run: Run, server: Http, _root: str, tally: Tally) -> None:
@@ -109,11 +109,11 @@ def _tells_nothing(answer: serving.Answer) -> bool:
     return len(answer.body) < 100 and not any(word.encode() in said for word in words)
 
 
-# what a token may do
+# rights
 
 
 def _reading(run: Run, server: Http, root: str, tally: Tally) -> None:
-    """Call every tool with the token that may only read, directly and through useTools: nothing may change."""
+    """Call every tool with the read-only token, directly and through useTools: nothing may change."""
     token = f"Bearer {server.reading}"
     before = _kept(root)
     tools = list(toolsets.registry().tools.values())
@@ -142,7 +142,7 @@ def _reading(run: Run, server: Http, root: str, tally: Tally) -> None:
 
 
 def _kept(root: str) -> dict[str, Any]:
-    """Return all that is kept, but for the notes of which calls were made and what is derived."""
+    """Return all stored text, except traces and derived files."""
     return {
         path: held for path, held in contents(root).items() if "traces" not in path and not path.startswith(".holdfast")
     }
@@ -153,7 +153,7 @@ def _call(server: Http, version: str, token: str, tool: str, given: dict[str, An
 
 
 def _post(server: Http, version: str, token: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Send a request as clients of either era do; return its result."""
+    """Send a request as clients of either era do; return the result."""
     more: dict[str, str | None] = {"Authorization": token, "MCP_Protocol_Version": version}
     if version == "2025-11-25":
         begun = server.ask(frame(0, "initialize", HELLO), **more)
@@ -170,7 +170,7 @@ def _post(server: Http, version: str, token: str, method: str, params: dict[str,
 
 
 def _sessions(_run: Run, server: Http, _root: str, tally: Tally) -> None:
-    """A session belongs to the token that began it: for the other it does not exist."""
+    """A session belongs to the token that began it: for another token it does not exist."""
     begun = server.ask(frame(0, "initialize", HELLO)).headers["mcp-session-id"]
     for method in ("POST", "GET", "DELETE"):
         answer = server.ask(
@@ -182,7 +182,7 @@ def _sessions(_run: Run, server: Http, _root: str, tally: Tally) -> None:
     tally.check(answer.status == 200, f"the session is gone: {answer.status}")
 
 
-# what is too much
+# sizes and rates
 
 
 def _bodies(_run: Run, server: Http, _root: str, tally: Tally) -> None:
@@ -229,7 +229,7 @@ def _bodies(_run: Run, server: Http, _root: str, tally: Tally) -> None:
 
 
 def _rates(_run: Run, server: Http, _root: str, tally: Tally) -> None:
-    """More requests than are answered: strangers first, who keep nobody out, then each token by itself."""
+    """Send more requests than are answered: first those of strangers, which must not block tokens, then each token's."""
     seen = {_status(server, "Bearer wrong", tally) for _ in range(60)}
     tally.check(seen == {401, 429}, f"strangers got {seen}")
     tally.check(server.good(), "strangers kept the good client out")
@@ -242,7 +242,7 @@ def _rates(_run: Run, server: Http, _root: str, tally: Tally) -> None:
 
 
 def _flood(run: Run, server: Http, root: str, tally: Tally) -> None:
-    """Flood the server without a valid token, while tokens that it has not seen yet come for the first time."""
+    """Flood the server without a valid token, while tokens that it has not seen yet send their first request."""
     code = "import sys; from holdfast.mcp.auth import issue\nfor n in range(int(sys.argv[2])): print(issue(sys.argv[1], f'flood-{n}')[1])"
     out, _ = run.worker(code, root, run.size(40, 8), env=serving.environment(root)).communicate()
     stop, sent = threading.Event(), itertools.count()
@@ -278,16 +278,16 @@ def _status(server: Http, token: str, tally: Tally) -> int:
     return answer.status
 
 
-# connections that are left
+# abandoned connections
 
 
 def _comes_in(server: Http) -> bool:
-    """Is a good client served, though it may have to ask again when its connection is cut off or comes too soon?"""
+    """Is a good client answered? It may have to repeat a request whose connection was cut off."""
     return any(server.good() or threading.Event().wait(0.3) for _ in range(20))
 
 
 def _half(run: Run, server: Http, _root: str, tally: Tally) -> None:
-    """Connections that are closed in one direction, reset, or left in the middle."""
+    """Connections that are closed in one direction, reset, or abandoned."""
     body = call(1, "listStates", {})
     head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer {server.token}\r\nContent-Length: {len(body)}\r\n\r\n"
     whole = head.encode() + body
@@ -305,9 +305,9 @@ def _half(run: Run, server: Http, _root: str, tally: Tally) -> None:
 
 _FREELY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
     "Origin, Host, token, method and path": _matrix, "every tool with the token that only reads": _reading,
-    "a session of another token": _sessions, "bodies and heads that are too much": _bodies,
+    "a session of another token": _sessions, "bodies and heads that are too large": _bodies,
 }  # fmt: skip
 _TIGHTLY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
-    "more requests than are answered": _rates, "a stranger's flood beside tokens that come for the first time": _flood,
+    "more requests than allowed": _rates, "a stranger's flood beside tokens that come for the first time": _flood,
     "half-closed and reset connections": _half,
 }  # fmt: skip

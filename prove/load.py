@@ -1,6 +1,7 @@
-"""Load: MCP servers, the command line, the library and an outside editor on one root, while verify runs again and again.
+"""Load: MCP servers, the command line, the library and an outside editor use one root, while verify runs repeatedly.
 
-Nothing that was acknowledged is lost or doubled, nothing torn is served, and nobody is told of a lock or a busy index.
+No acknowledged write is lost or doubled, nothing torn is returned, and no caller gets an error about a lock or a busy
+index.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def campaign(run: Run) -> Iterator[Row]:
 
 
 def _client(server: subprocess.Popen[str], me: str, end: float, history: History) -> None:
-    """Be one agent with a server of its own: call tools that write until the time is over."""
+    """Act as one agent with a server of its own: call tools that write until the time is over."""
     number = 0
     while time.monotonic() < end:
         number += 1
@@ -74,7 +75,7 @@ def _client(server: subprocess.Popen[str], me: str, end: float, history: History
 
 
 def _call(me: str, number: int) -> tuple[str, str, dict[str, Any]]:
-    """Return the next call of an agent: what it can be found by, the tool, what it is given."""
+    """Return the next call of an agent: its search term, the tool, the parameters."""
     kind = ("remember", "happened", "learn", "createState", "lesson", "entry")[number % 6]
     tag = tag_of(kind, me, number)
     text = f"{tag} {LONG}"
@@ -87,7 +88,7 @@ def _call(me: str, number: int) -> tuple[str, str, dict[str, Any]]:
         "entry": ("save_memory", {"compartment": "plan", "content": text[:-1], "_session": tag}),
     }  # fmt: skip
     name, arguments = calls[kind]
-    if session := arguments.pop("_session", ""):  # a compartment holds only so much
+    if session := arguments.pop("_session", ""):  # a compartment has limited room
         return tag, "useTools", {
             "context": {"workspaceId": "default", "sessionId": session, "memory": "", "goal": ""},
             "calls": [{"agent": "compartments", "tool": name, "params": arguments}],
@@ -130,7 +131,7 @@ def _command_line(run: Run, root: str, end: float, history: History) -> None:
 
 
 def _editor(root: str, end: float) -> int:
-    """Save a document again and again as an editor does: a new file takes the name. Others only read it."""
+    """Save a document repeatedly as an editor does, with a new file that takes the name. Other writers only read it."""
     path = os.path.join(root, "resources/workspaces/default/_notes/outside.md")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     number = 0
@@ -144,6 +145,6 @@ def _editor(root: str, end: float) -> int:
 
 
 def _outside(root: str, saved: int) -> list[str]:
-    """See that the document is as the editor saved it last."""
+    """Check that the document is as the editor saved it last."""
     with open(os.path.join(root, "resources/workspaces/default/_notes/outside.md"), encoding="utf-8") as file:
         return [] if file.read() == f"outside-{saved} {LONG}\n" else ["the editor's document was changed"]

@@ -1,7 +1,7 @@
-"""Names that are tricks, through every door that takes one, and folders that turn into links while writers write.
+"""Names that try to escape the root, through every interface that accepts one, and folders that become links.
 
-Outside the root lie files with a text that exists nowhere else. No byte of them may change, none may come into being
-beside them, nothing may be read from them (the kernel is asked, by inotify), and no answer may hold that text.
+Files outside the root contain a text that exists nowhere else. No byte of them may change, no file may appear beside
+them, nothing may be read from them (inotify reports it), and no answer may contain that text.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def campaign(run: Run) -> Iterator[Row]:
             yield watched.checked(tally, door == "imports").row(f"path tricks: {door}")
         yield watched.checked(
             ask(run, "from prove import paths; paths.twins()", base, run.size(400, 12), env=_environment(base))
-        ).row("titles that are nearly the same")
+        ).row("nearly equal titles")
     with _ground(run, "races") as base, _Watched(os.path.join(base, "root-outside")) as watched:
-        yield watched.checked(_races(run, base)).row("folders that turn into links while writers write")
+        yield watched.checked(_races(run, base)).row("folders that become links during writes")
 
 
 def _environment(base: str) -> dict[str, str]:
@@ -68,12 +68,12 @@ def _environment(base: str) -> dict[str, str]:
     }
 
 
-# what lies there
+# the world to attack
 
 
 @contextlib.contextmanager
 def _ground(run: Run, name: str) -> Iterator[str]:
-    """A folder with all that is to be attacked; what cannot be copied is taken out before it may be kept."""
+    """A folder with everything to attack; special files are removed before it may be kept."""
     with run.folder(name) as base:
         try:
             _prepare(base)
@@ -128,7 +128,7 @@ def _prepare(base: str) -> None:
 
 
 def tricks(base: str) -> list[str]:
-    """Return names that should lead nowhere."""
+    """Return names that must not lead anywhere."""
     outside = os.path.join(base, "root-outside")
     climbs = ["..", "../..", "../root-outside", "../root-outside/secret.md", "../../root-outside/secret", "../../../root-outside/SKILL.md",
               "../" * 20 + outside.lstrip("/"), "w/../../../../root-outside", "w/../w", "./w", "w/.", "w/..", "w//x", "/", "//", ".", "...", "....//",
@@ -149,11 +149,11 @@ def tricks(base: str) -> list[str]:
     return list(dict.fromkeys(form.format(name) for form in forms for name in climbs))
 
 
-# doors
+# interfaces
 
 
 def work() -> None:
-    """Try, in a worker, every trick on one door."""
+    """Try, in a worker, every trick on one interface."""
     base, door, chance, share = given(1), given(2), random.Random(given(3)), int(given(4))
     tally = Tally()
     every = tricks(base)
@@ -178,7 +178,7 @@ def _library(base: str, every: list[str], share: int, tally: Tally) -> None:
 
 
 def _calls(memory: holdfast.Memory) -> dict[str, Callable[[str], Any]]:
-    """Every function of the library that takes a name, title, id, path, workspace, session, channel or skill."""
+    """Every function of the library that accepts a name, title, id, path, workspace, session, channel or skill."""
     scope = memory.scopes.resolve("w")
     return {
         "put title": lambda text: memory.put("note", "x", title=text, scope="w"),
@@ -229,7 +229,7 @@ def _run(memory: holdfast.Memory, text: str) -> None:
 
 
 def _tools(base: str, every: list[str], share: int, tally: Tally) -> None:
-    """Every text that any tool takes, by its schema, and every part of the context."""
+    """Every string that any tool accepts, by its schema, and every part of the context."""
     with holdfast.open(os.path.join(base, "root")) as memory:
         spots = [
             (tool, param)
@@ -270,7 +270,7 @@ def _command_line(base: str, every: list[str], share: int, tally: Tally) -> None
 
 
 def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
-    """Sources whose files are links out of the folder that was named, FIFOs, sockets; the names themselves are tricks."""
+    """Sources whose files are links out of the named folder, FIFOs or sockets; their names are tricks too."""
     source = os.path.join(base, "source")
     os.makedirs(os.path.join(source, "sub"), exist_ok=True)
     for number, name in enumerate(("a.jsonl", "sub/b.jsonl", "c")):
@@ -285,14 +285,9 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
             )
     root = os.path.join(base, "root")
     with holdfast.open(root) as memory:
-        for what in ("chat", "claude-code", "codex", "jsonl"):
+        for what in ("claude-code", "codex", "jsonl"):
             with no_longer_than(_SECONDS):
-                bring = (
-                    memory.chat.bring
-                    if what == "chat"
-                    else lambda files, what=what: memory.transcripts.bring(what, files)
-                )
-                tally.attempt(f"import {what}", lambda bring=bring: bring(named(source)))  # type: ignore[misc]
+                tally.attempt(f"import {what}", lambda what=what: memory.transcripts.bring(what, named(source)))  # type: ignore[misc]
         found = memory.find("canary", limit=100, kinds=("message", "transcript"))
         tally.check(
             CANARY not in str([hit.record for hit in found]), "what a link in the source leads to was brought in"
@@ -302,7 +297,7 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
 
 
 def _try(tally: Tally, what: str, call: Callable[[], Any]) -> Any:
-    """Try one trick; what is answered must not hold the text from outside. When much is wrong, no more is tried."""
+    """Try one trick; the answer must not contain the text from outside. After many problems, stop trying."""
     if tally.lost > _ENOUGH:
         return None
     with no_longer_than(_SECONDS):
@@ -318,11 +313,11 @@ _DOORS: dict[str, Callable[[str, list[str], int, Tally], None]] = {
 }  # fmt: skip
 
 
-# names that are nearly the same
+# nearly equal names
 
 
 def twins() -> None:
-    """Put records under titles that are nearly the same: each that was accepted has a file of its own."""
+    """Save records with nearly equal titles: each accepted one has a file of its own."""
     base, count = given(1), int(given(2))
     tally = Tally()
     chance = random.Random(count)
@@ -343,9 +338,7 @@ def twins() -> None:
                 text = f"{kind} {number}"
                 receipt = tally.attempt(f"{kind} {title!r}", partial(memory.put, kind, text, title=title, **more))  # type: ignore[arg-type]
                 form = same(" ".join(title.split()))
-                if (
-                    isinstance(receipt, AlreadyExists) and kind != "skill"
-                ):  # its folder bears the name that it was given
+                if isinstance(receipt, AlreadyExists) and kind != "skill":  # its folder has the given name
                     tally.check(form in seen, f"{kind}: {title!r} is refused for another title's file")
                 seen.add(form)
                 if receipt is not None and not isinstance(receipt, HoldfastError) and receipt.status == "stored":
@@ -366,7 +359,7 @@ def _forms(title: str) -> list[str]:
 
 
 def _races(run: Run, base: str) -> Tally:
-    """Swap folders for links to outside in a tight loop while two processes write and one searches."""
+    """Replace folders with links to the outside in a loop, while two processes write and one searches."""
     swapper = run.worker("from prove import paths; paths.swap()", base, env=_environment(base), stdin=subprocess.PIPE)
     count = run.size(1_500, 30)
     try:
@@ -399,7 +392,7 @@ def _races(run: Run, base: str) -> Tally:
 
 
 def swap() -> None:
-    """Exchange folders of the root with links to outside, until standard input ends; tell how often."""
+    """Exchange folders of the root with links to the outside, until standard input ends; print how often."""
     base = given(1)
     outside, root = os.path.join(base, "root-outside"), os.path.join(base, "root")
     exchange = ctypes.CDLL(None, use_errno=True).renameat2
@@ -420,7 +413,7 @@ def swap() -> None:
     done = 0
     while _open(0):
         for one, other in pairs:
-            for _ in range(2):  # there and back, so that each folder is itself again at the end
+            for _ in range(2):  # an even number of exchanges restores each folder
                 done += not exchange(-100, one, -100, other, 2)
     print(done)
 
@@ -433,7 +426,7 @@ def _open(fd: int) -> bool:
 
 
 def write() -> None:
-    """Write and search in a tree whose folders come and go; note what was acknowledged."""
+    """Write and search in a tree whose folders disappear and return; record acknowledged writes."""
     base, number, count = given(1), int(given(2)), int(given(3))
     tally = Tally()
     kept = []
@@ -456,7 +449,7 @@ def write() -> None:
 
 
 def kept() -> None:
-    """See that everything that was acknowledged is there, now that the folders stay."""
+    """Check that every acknowledged write exists, now that the folders stay."""
     base = given(1)
     tally = Tally()
     with holdfast.open(os.path.join(base, "root")) as memory:
@@ -469,11 +462,11 @@ def kept() -> None:
     tally.tell()
 
 
-# what happened outside
+# accesses outside
 
 
 class _Watched:
-    """A folder of which the kernel tells who reads and who changes it."""
+    """A folder for which inotify reports reads and changes."""
 
     _WRITES = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
     _READS = 0x1
@@ -494,14 +487,14 @@ class _Watched:
         os.close(self._fd)
 
     def checked(self, tally: Tally, may_read: bool = False) -> Tally:
-        """Add to a tally what happened outside meanwhile."""
+        """Add accesses outside the root to a tally."""
         for mask, name in self._events():
             if mask & self._WRITES:
                 tally.wrong(f"outside, {name} was written or changed ({mask:#x})")
             elif not may_read and not mask & self._FOLDER:
                 tally.wrong(f"outside, {name} was read")
         tally.check(contents(self._folder) == self._before, "what is outside is not as it was")
-        list(self._events())  # of our own look
+        list(self._events())  # of our own check
         return tally
 
     def _events(self) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,7 @@
-"""Power: the current fails while processes write. What was acknowledged before is there when it comes back.
+"""Power: the power fails while processes write. Everything that was acknowledged before exists afterwards.
 
-A real ext4 on a file of its own is shut down under the writers without anything being flushed (EXT4_IOC_SHUTDOWN),
-unmounted and mounted again: what was only in memory is gone, as after a power cut on a disk that honours flush.
+A real ext4 in a file is shut down under the writers without a flush (EXT4_IOC_SHUTDOWN), unmounted and mounted again.
+Data that was only in memory is lost, as after a power cut on a disk that honours flush.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def campaign(run: Run) -> Iterator[Row]:
 
 
 def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> History:
-    """Let writers write, cut the power, bring it back; return what they recorded."""
+    """Let processes write, cut the power, restore it; return the events."""
     names = list(WRITES)
     writers = [
         run.program("library", os.path.join(mount, "root"), f"cut{number}w{me}", 60, ",".join(_own(names, me, dice)))
@@ -71,17 +71,17 @@ def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> 
         writer.kill()
     told = finished(*writers, killed=True)
     _come_back(image, mount)
-    return History(event for event in told if not event.result.startswith(CRASHED))  # the file system is gone
+    return History(event for event in told if not event.result.startswith(CRASHED))  # the file system is shut down
 
 
 def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Random) -> History:
-    """Let one writer make one write, and cut the power at the moment in which it is acknowledged."""
+    """Let one process make one write, and cut the power at the moment of its acknowledgement."""
     tag = tag_of(dice.choice(_DOCUMENTS), f"once{number}")
     writer = run.program("one", os.path.join(mount, "root"), tag)
     let_go(writer)
     assert writer.stdout
     history = History()
-    history.add_lines([writer.stdout.readline(), writer.stdout.readline()])  # the call, and its answer
+    history.add_lines([writer.stdout.readline(), writer.stdout.readline()])  # the call and its answer
     _fail(mount)
     writer.kill()
     writer.communicate()
@@ -90,7 +90,7 @@ def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Ran
 
 
 def _fail(mount: str) -> None:
-    """Cut the power: nothing that is not on the disk by now will get there."""
+    """Cut the power: data that is not on disk yet is lost."""
     fd = os.open(mount, os.O_RDONLY)
     try:
         fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _NO_FLUSH))
@@ -105,7 +105,7 @@ def _come_back(image: str, mount: str) -> None:
 
 
 def _own(names: list[str], me: int, dice: random.Random) -> list[str]:
-    """Return the writes of one writer, in an order of its own; what is replaced as a whole only one of them writes."""
+    """Return the writes of one process, in its own order; only one process replaces whole documents."""
     chosen = [name for name in names if name not in ("memory", "edit") or me == 0]
     return dice.sample(chosen, len(chosen))
 
@@ -125,7 +125,7 @@ def _sync(mount: str) -> None:
 
 
 def _faults_of_copy(run: Run, mount: str, kept: History) -> list[str]:
-    """Look at a copy without its index, and at the memory with the index that the cut left."""
+    """Check a copy without its index, and the memory with the index that the power cut left."""
     with run.folder("copy") as folder:
         copy = shutil.copytree(
             os.path.join(mount, "root"), os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast")

@@ -1,6 +1,6 @@
-"""Questions that are anything but words: random Unicode, the operators of FTS5, quotes, NULs, halves of characters.
+"""Odd queries: random Unicode, the operators of FTS5, quotes, NULs, lone surrogates.
 
-Each goes through `find` and through tools that search. It must be answered by a list or refused in our own words.
+Each goes through `find` and through tools that search. The result must be a list, or an error of ours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def campaign(run: Run) -> Iterator[Row]:
 
 
 def work() -> None:
-    """Ask, in a worker, as many questions as it was told to."""
+    """Run, in a worker, the given number of queries."""
     root, door, chance = os.path.join(given(1), given(2)), given(2), random.Random(f"{given(3)} {given(2)}")
     os.makedirs(root)
     make_root(root)
@@ -81,7 +81,7 @@ def work() -> None:
 
 
 def query(chance: random.Random) -> str:
-    """Return a question that nobody would ask."""
+    """Return an odd query."""
     pieces = [_piece(chance) for _ in range(chance.choice((1, 1, 2, 3, 5, 8, 20)))]
     text = chance.choice(("", " ", " ", "\n", "\t")).join(pieces)
     if chance.random() < 0.01:

@@ -1,7 +1,7 @@
-"""Files and roots that are replaced: an older or shorter copy takes a log's name, a root is restored or moved away.
+"""Replaced files and roots: an older or shorter copy takes the name of a log, a root is restored or renamed.
 
-Entries of processes that are alive come back. A log that is shortened while no writer runs is reported with the number
-of its missing entries, and a backup brings them back. A writer whose root was replaced is refused.
+Entries of live processes are restored. A log that is shortened while no process writes is reported with the number of
+missing entries, and a backup restores them. A process whose root was replaced is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _logs(run: Run) -> Row:
                 _replace(path, dice)
                 tally.made()
         recording.written()
-        for path in _found(root):  # a last time, before the writers end
+        for path in _found(root):  # a last time before the writers end
             _replace(path, dice)
             tally.made()
         history = recording.finished()
@@ -50,19 +50,19 @@ def _logs(run: Run) -> Row:
 
 
 def _found(root: str) -> list[str]:
-    """Return the logs that hold records."""
+    """Return the logs that contain records."""
     memory = os.path.join(root, "user/memory")
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(memory) for name in names]
     return sorted(path for path in paths if path.endswith(".jsonl") and "/writes/" not in path)
 
 
 def _replace(path: str, dice: random.Random) -> None:
-    """Do to a log what git, sync tools and editors do: put an older or shorter copy in its place, or cut it."""
+    """Change a log as git, sync tools and editors do: replace it with an older or shorter copy, or cut it."""
     with open(path, "rb") as file:
         lines = file.read().splitlines(keepends=True)
     match dice.randrange(3):
         case 0:
-            time.sleep(dice.uniform(0, 0.02))  # the copy becomes older
+            time.sleep(dice.uniform(0, 0.02))  # which ages the copy
             _put(path, b"".join(lines))
         case 1:
             _put(path, b"".join(lines[: dice.randrange(len(lines) + 1)]))
@@ -77,7 +77,7 @@ def _put(path: str, data: bytes) -> None:
 
 
 def _shortened(run: Run) -> Row:
-    """Shorten logs while no writer runs: the loss has a name and a number, and a backup makes up for it."""
+    """Shorten logs while no process writes: the loss is reported with log and number, and a backup restores it."""
     tally, dice = Tally(run, "logs are shortened while no writer runs"), run.random("shortened")
     with run.root("replaced") as root:
         tags = [tag_of(name, number) for name in _LOGS.split(",") for number in range(6)]
@@ -126,13 +126,13 @@ def _restored(run: Run) -> Row:
             late = History(event for event in history if event.start > swapped)
             tally.note(late.faults(now) + (history + History.of(["episode.first"])).faults(either), before)
             refused = [why for why in late.refusals() if "another folder" in why]
-            if late and not refused:  # on a busy machine the writer may have ended before
+            if late and not refused:  # on a busy machine the writer may have ended earlier
                 tally.note(["no write was refused after the root was replaced"], before)
     return tally.row()
 
 
 def _moved(run: Run) -> Row:
-    """Rename a root while a process writes to it: it goes on at its new place."""
+    """Rename a root while a process writes to it: writes continue at the new place."""
     tally, dice = Tally(run, "a root is renamed while it is written to"), run.random("moved")
     for _ in range(run.size(15, 1)):
         with run.root("replaced") as root:

@@ -1,4 +1,4 @@
-"""Retries: the same op_id from many processes at once. Each write has effect once, and all get the same receipt."""
+"""Retries: many processes send the same op_id at once. Each write has effect once, and all get the same receipt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prove.writes import WRITES, tag_of
 
 _PROCESSES = 8
 _ALONE = ("memory", "edit")
-"""What is read first and then replaced: of two that do it at once, one is told that the version is stale."""
+"""Writes that first read and then replace: of two at the same time, one gets a conflict."""
 
 
 def campaign(run: Run) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Servers to be attacked: real processes that do without the defence that is to be shown necessary."""
+"""Servers to attack: real processes, without the removed defence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.mcp.auth import RateLimits
 from prove.harness import Run
 
 PATIENCE = 60.0
-"""Seconds after which a server that says nothing counts as one that hangs."""
+"""Seconds after which a silent server counts as hanging."""
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "prove", "version": "1"}}
 
 
@@ -33,7 +33,7 @@ def call(number: Any, tool: str, params: Any) -> bytes:
 
 
 class Stdio:
-    """A server on pipes, past its handshake; everything that it says is kept by its id."""
+    """A server on pipes, after its handshake; its messages are stored by id."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -43,7 +43,7 @@ class Stdio:
         self._listener.start()
 
     def close(self) -> None:
-        """Let go of the pipes of a process that has ended."""
+        """Close the pipes of a process that has ended."""
         self._listener.join()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class Stdio:
 
     def _listen(self) -> None:
         assert self.process.stdout
-        with contextlib.suppress(ValueError):  # it may be closed on this side, too
+        with contextlib.suppress(ValueError):  # this side may be closed too
             for line in self.process.stdout:
                 self._hear(line)
         self._said.put(None)
@@ -64,7 +64,7 @@ class Stdio:
             self.not_json.append(line[:200])
 
     def send(self, *lines: bytes) -> None:
-        """Send lines; a server that takes nothing more is ended, and this raises."""
+        """Send lines; if the server does not read them, end it and raise."""
         assert self.process.stdin
         waiting = threading.Timer(PATIENCE, self.process.kill)
         waiting.start()
@@ -76,7 +76,7 @@ class Stdio:
             waiting.cancel()
 
     def answer(self, number: Any) -> dict[str, Any]:
-        """Return what is said to a request; {} when the server is gone or says nothing."""
+        """Return the answer to a request; {} if the server ended or stays silent."""
         with contextlib.suppress(queue.Empty):
             while (said := self._said.get(timeout=PATIENCE)) is not None:
                 if said.get("id") == number:
@@ -93,7 +93,7 @@ class Stdio:
 
 @contextlib.contextmanager
 def stdio(run: Run, root: str) -> Iterator[Stdio]:
-    """A server of its own, past the handshake."""
+    """A new server, after the handshake."""
     code = "import sys; from holdfast.mcp.stdio import main; main(sys.argv[1], 'all')"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "text": False, "env": environment(root)}
     process = run.worker(code, root, **pipes)
@@ -119,7 +119,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 def environment(root: str) -> dict[str, str]:
-    """Return an environment in which tokens are kept beside the root, and no model is loaded."""
+    """Return an environment in which tokens are stored beside the root, and no model is loaded."""
     return {**os.environ, "XDG_CONFIG_HOME": root + "-config", "HOLDFAST_SEARCH_EMBEDDER": "none"}
 
 
@@ -132,7 +132,7 @@ class Answer:
 
 @dataclass
 class Http:
-    """A server on a port of its own."""
+    """A server on its own port."""
 
     process: subprocess.Popen[str]
     port: int
@@ -141,7 +141,7 @@ class Http:
     said: list[str]
 
     def head(self, **more: str | None) -> dict[str, str]:
-        """Return the headers of a good request, with some changed or left out."""
+        """Return the headers of a good request, with some changed or removed."""
         usual: dict[str, str | None] = {
             "Host": f"127.0.0.1:{self.port}", "Authorization": f"Bearer {self.token}", "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
@@ -150,7 +150,7 @@ class Http:
         return {name: value for name, value in changed.items() if value is not None}
 
     def raw(self, data: bytes, *, half: bool = False) -> Answer:
-        """Send bytes on a connection of its own and read to its end."""
+        """Send bytes on a new connection and read to its end."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as wire:
             with contextlib.suppress(OSError):
                 wire.sendall(data)
@@ -188,7 +188,7 @@ def parsed(data: bytes) -> Answer:
 
 @contextlib.contextmanager
 def http(run: Run, root: str, limits: RateLimits, toolset: str = "all") -> Iterator[Http]:
-    """A server of its own; it is told to end, and must."""
+    """A new server; at the end it gets SIGTERM and must exit."""
     code = (
         "import sys; from holdfast.mcp.http import main; from holdfast.mcp.auth import RateLimits\n"
         f"main(sys.argv[1], {toolset!r}, port=0, limits={limits!r})"

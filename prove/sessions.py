@@ -1,6 +1,6 @@
-"""Sessions: hundreds of HTTP sessions, each with notes of its own run, on a server with few file descriptors.
+"""Sessions: hundreds of HTTP sessions, each with notes of its run, on a server with few file descriptors.
 
-Every note is acknowledged and read again in its session, the server stays ready, and nothing is left when it ends.
+Every note is acknowledged and can be read in its session, the server stays ready, and no note is left when it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def campaign(run: Run) -> Iterator[Row]:
             sessions = [server.ask(frame(0, "initialize", HELLO)).headers["mcp-session-id"] for _ in range(count)]
             for number, session in enumerate(sessions):
                 _note(server, session, f"note.{number}.", history)
-            run.command("doctor", "--root", root, stdout=subprocess.DEVNULL).communicate()  # removes files of dead runs
+            run.command(
+                "doctor", "--root", root, stdout=subprocess.DEVNULL
+            ).communicate()  # which removes files of dead runs
             found = Counter(
                 tag
                 for number, session in enumerate(sessions)

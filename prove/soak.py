@@ -1,9 +1,9 @@
 """Soak: a mixed load on one MCP server for many minutes. Memory, descriptors, latency and index must stay flat.
 
-The load works on a fixed set of notes and facts: it edits, learns, recalls and lists. Each call leaves a trace, which is
-a record, so the index is compared with the files. A least-squares line through the samples, after a warm-up, gives the
-slope; it is too steep if it adds more than a quarter of the mean over the whole run and is clearly not chance.
-The latency depends on what else the machine does; the CPU time per call of the server hardly does.
+The load works on a fixed set of notes and facts: it edits, learns, recalls and lists. Each call leaves a trace, which
+is a record, so the size of the index is compared with that of the files. The slope is that of a least-squares line
+through the samples after a warm-up. It is too steep if it adds more than a quarter of the mean over the whole run and
+is clearly not chance. Latency depends on other work of the machine; the server's CPU time per call hardly does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Series:
     name: str
     unit: str
     least: float
-    """Growth over the whole run below this is never too much."""
+    """Growth over the whole run that is never too much."""
 
 
 _SERIES = (
@@ -51,7 +51,7 @@ _SERIES = (
 
 
 def soak(run: Run, minutes: float, say: Callable[[str], None] = print) -> int:
-    """Run the load; print the slopes and return how many are not flat, or calls that failed."""
+    """Run the load; print the slopes and return the number of steep ones and failed calls."""
     history = History()
     every = max(1.0, min(15.0, minutes * 60 / 40))
     with run.root("soak") as root:
@@ -82,7 +82,7 @@ def soak(run: Run, minutes: float, say: Callable[[str], None] = print) -> int:
 
 
 Sample = tuple[float, float, float, float, float, float, float]
-"""Minutes since the start, and the values of the series."""
+"""Minutes since the start, and the values of each series."""
 
 
 def _samples(
@@ -110,7 +110,7 @@ def _samples(
 
 
 def _next(number: int, notes: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the next call; the calls go round a fixed set of records."""
+    """Return the next call; the calls cycle through a fixed set of records."""
     note = notes[number // 6 % len(notes)]
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("recall", {"query": f"marble {number % 50}"}),
@@ -136,14 +136,14 @@ def _resident(pid: int) -> float:
 
 
 def _cpu(pid: int) -> float:
-    """Return the milliseconds of processor time that a process has used."""
+    """Return the CPU time of a process in milliseconds."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:
         user, system = file.read().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _size(*folders: str) -> int:
-    """Return the bytes of the files in some folders, without earlier versions; files come and go."""
+    """Return the size of the files in some folders, without earlier versions; files may disappear."""
     total = 0
     for at, _, names in itertools.chain.from_iterable(map(os.walk, folders)):
         for name in names if not at.endswith("/kept") else ():

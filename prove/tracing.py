@@ -1,4 +1,4 @@
-"""Faults at every n-th system call of a write, by strace: which calls there are is seen first, then each gets its turn."""
+"""Faults at every n-th system call of a write, injected by strace: one run lists the calls, then each gets a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITING = ("write", "fsync", "fdatasync", "renameat", "renameat2", "linkat")
 
 
 def cannot() -> str:
-    """Say why strace cannot be used here, "" when it can."""
+    """Return why strace cannot be used here, "" if it can."""
     if missing := lacks("strace"):
         return missing
     tried = subprocess.run(
@@ -24,11 +24,11 @@ def cannot() -> str:
 
 
 def moments(forked: Forked, root: str, write: str, calls: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Return each system call that a write makes, with its number; the write is made once to see them."""
+    """Return each system call of a write with its number; the write is made once to list them."""
     seen = forked.ask(root=root, write=write, tag=f"{write}.seen", trace=",".join(calls))["calls"]
     return [(call, number) for call in calls for number in range(1, seen.get(call, 0) + 1)]
 
 
 def some(found: list[tuple[str, int]], count: int, dice: Random) -> Iterator[tuple[str, int]]:
-    """Choose among the moments; all of them when there are not more."""
+    """Choose some moments at random, or all if there are few."""
     yield from sorted(dice.sample(found, count)) if count < len(found) else found

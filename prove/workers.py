@@ -1,4 +1,4 @@
-"""Programs that run in processes of their own, many at once; each prints its calls and their answers."""
+"""Programs that run in many processes at once; each prints its calls and their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = 5.0
 
 
 def _ready() -> None:
-    """Say that all is prepared, and wait until everybody is."""
+    """Report that this process is ready, and wait until all are."""
     print("ready", flush=True)
     sys.stdin.readline()
 
@@ -37,7 +37,7 @@ def _make(memory: holdfast.Memory, tag: str) -> Event:
 
 
 def edits() -> None:
-    """Change one document again and again, each time from the version that was read."""
+    """Change one document repeatedly, each time from the version that was read."""
     root, me, count, target = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     with holdfast.open(root) as memory:
         _ready()
@@ -48,7 +48,7 @@ def edits() -> None:
 
 
 def same() -> None:
-    """Make writes that others make at the same moment under the same op_id."""
+    """Make writes that other processes make at the same moment with the same op_id."""
     root, wanted, count = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
     with holdfast.open(root) as memory:
         _ready()
@@ -72,7 +72,7 @@ def library() -> None:
 
 
 def briefly() -> None:
-    """Write as short commands do, each in a memory of its own, until the time is over."""
+    """Write as short commands do, each with a newly opened memory, until the time is over."""
     root, me, seconds, wanted = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4].split(",")
     _ready()
     end, number = time.monotonic() + seconds, 0
@@ -83,7 +83,7 @@ def briefly() -> None:
 
 
 def one() -> None:
-    """Make one write, say so, and do nothing more."""
+    """Make one write, report it, and wait."""
     root, tag = sys.argv[1], sys.argv[2]
     name = tag.partition(".")[0]
     memory = holdfast.open(root)
@@ -94,7 +94,7 @@ def one() -> None:
 
 
 def checks() -> None:
-    """Verify again and again until the time is over; record what is found wrong."""
+    """Verify repeatedly until the time is over; record what is wrong."""
     root, seconds = sys.argv[1], float(sys.argv[2])
     with holdfast.open(root) as memory:
         _ready()
@@ -107,7 +107,7 @@ def checks() -> None:
 
 
 def reads() -> None:
-    """Search for all lines of some writers again and again until the time is over."""
+    """Search for all lines of some writers repeatedly until the time is over."""
     root, seconds, kind, about = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
     with holdfast.open(root, watch=True) as memory:
         _ready()
@@ -117,7 +117,7 @@ def reads() -> None:
 
 
 def _search(memory: holdfast.Memory, kind: str, about: str) -> Event:
-    """Search for all records of a kind; the answer is complete for the time that it says."""
+    """Search for all records of a kind; the answer is complete up to the time that it names."""
     start = time.monotonic()
     found = memory.find("words", kinds=(kind,), limit=1000, hidden=True)  # type: ignore[arg-type]
     tags = [hit.record.text.partition(" ")[0] for hit in found]
@@ -131,7 +131,7 @@ def _search(memory: holdfast.Memory, kind: str, about: str) -> Event:
 
 
 def fills() -> None:
-    """Write in rounds, from the second on under a limit, if one is given."""
+    """Write in rounds, from the second one on under a limit, if one is given."""
     root, me, rounds, wanted, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(","), sys.argv[5]
     with holdfast.open(root) as memory:
         _ready()
@@ -143,7 +143,7 @@ def fills() -> None:
 
 
 def _limit(given: str) -> None:
-    """Set a limit of this process, like RLIMIT_FSIZE=1000; open files are limited to a few more than there are."""
+    """Set a limit of this process, such as RLIMIT_FSIZE=1000; open files are limited to a few more than are open."""
     name, _, value = given.partition("=")
     if name == "RLIMIT_FSIZE":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), resource.RLIM_INFINITY))
@@ -153,7 +153,7 @@ def _limit(given: str) -> None:
 
 
 def mirrored() -> None:
-    """Save files in a folder as other programs do, and read each through the mount that shows it: by key, by search."""
+    """Save files in a folder as other programs do, and read each through the mount: by key and by search."""
     root, mount, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     notes, facts = f"{root}/resources/workspaces/default/_notes", f"{root}/user/memory/semantic.jsonl"
     os.makedirs(notes, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Every public write once, in a form that can be counted: each carries a tag, and its effect is found again by it.
+"""Every public write, with an effect that can be counted: each contains a tag, and its effect is found by the tag.
 
-`do` makes the write under an op_id that is the tag; `before` makes what it needs. `served` reads a memory through its
-public door and returns how often each tag has effect; text that is not as it was written is told apart as torn.
+`do` makes the write with the tag as its op_id; `before` makes the records that it needs. `served` reads a memory
+through its public interface and returns how often each tag has effect; text that differs from what was written is
+marked as torn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from prove.history import TORN
 
 LONG = "and words that are many enough to be torn in two by a kill, " * 30
 HUGE = LONG * 12
-"""Too long for a line: it goes to a file of its own."""
+"""Too long for a line: it is stored in its own file."""
 EDITED, STATE = "Edited by all", {"conversationContext": "x", "activeTask": "y"}
 Memory = holdfast.Memory
 
@@ -44,13 +45,13 @@ def _rule(memory: Memory, tag: str) -> Any:
 
 
 def _edit(memory: Memory, tag: str) -> Any:
-    """Add a line to the one document that all edit, from the version that was read."""
+    """Add a line to the one shared document, from the version that was read."""
     now = memory.get(_edited(memory))
     return memory.put(id=now.id, text=f"{now.text.strip()}\n{tag}", expect=now.version, op_id=tag)
 
 
 def _edited(memory: Memory) -> str:
-    """Return the document that is edited, made if it is not there."""
+    """Return the shared document; make it if it does not exist."""
     try:
         return memory.put("note", "start", title=EDITED, op_id="the-edited").id
     except holdfast.errors.AlreadyExists as error:
@@ -58,7 +59,7 @@ def _edited(memory: Memory) -> str:
 
 
 def _entry_of(memory: Memory, tag: str) -> str:
-    """Put an entry of a file, to be changed."""
+    """Save an entry of a file, to change it later."""
     return memory.put("lesson", f"changed-{tag} {LONG}", title=f"Lesson {tag}", op_id=f"{tag}-before").id
 
 
@@ -92,14 +93,14 @@ def _hide(target: Callable[[Memory, str], str]) -> Write:
 
 
 def _remember(memory: Memory, tag: str) -> Any:
-    """Add a line to `MEMORY.md`, as one who is alone with it does."""
+    """Add a line to `MEMORY.md`, as its only writer."""
     now = memory.chat.load_global_memory()
     text = now if f"{tag}\n" in now else f"{now}{tag}\n"
     return memory.chat.save_global_memory(text, op_id=tag).receipt
 
 
 def _tool(tool: str, /, **params: Any) -> Write:
-    """A write as an agent makes it: an error is a reply."""
+    """Return a write that calls a tool, as an agent does: an error is a reply."""
 
     def do(memory: Memory, tag: str) -> Any:
         given = {key: value.format(tag=tag) if isinstance(value, str) else value for key, value in params.items()}
@@ -141,10 +142,10 @@ WRITES: dict[str, Write] = {
     "remember": _tool("remember", text="{tag} " + LONG, title="{tag}", kind="note"),
     "createState": _tool("createState", name="{tag}", conversationContext="{tag} " + LONG, activeTask="t", activeFiles=[], nextSteps=[]),
 }  # fmt: skip
-"""What a door can be asked to write, by name; a tag starts with the name of its write and a dot."""
+"""All writes by name; a tag starts with the name of its write and a dot."""
 
 LOGS = ("message", "fact", "procedure", "episode", "exchange", "learn", "happened", "job", "entry", "hide-line")
-"""The writes that end in one line of a log."""
+"""The writes that append one line to a log."""
 
 
 def tag_of(name: str, *parts: object) -> str:
@@ -152,14 +153,14 @@ def tag_of(name: str, *parts: object) -> str:
 
 
 def served(memory: Memory) -> Counter[str]:
-    """Return how often each tag has effect, as a reader of this memory finds it."""
+    """Return how often each tag has effect for a reader of this memory."""
     found = Counter[str]()
     halves = Counter[str]()
     for record in memory.every(Query(kinds=_READ, hidden=True)):
         for tag in _told(record):
             if not tag.startswith("exchange."):
                 found[tag] += 1
-            elif not record.hidden:  # what was cut in the middle of a pair is left out, and its half is hidden
+            elif not record.hidden:  # half of a pair is left out and hidden
                 halves[tag] += 1
     found.update({tag: count // 2 if count % 2 == 0 else 99 for tag, count in halves.items()})
     found.update(memory.chat.load_global_memory().split())
@@ -186,7 +187,7 @@ _READ = (
 
 
 def _told(record: holdfast.Record) -> Iterator[str]:
-    """Yield the tags that a record gives effect to."""
+    """Yield the tags for which a record counts."""
     first, _, rest = record.text.strip().partition(" ")
     kind, _, tag = first.partition("-")
     if record.title == EDITED:

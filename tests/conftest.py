@@ -1,4 +1,4 @@
-"""What every test needs: an initialised root, and a memory opened in it."""
+"""Fixtures for all tests: an initialised root, and a memory opened in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import holdfast
 import pgserver
 from holdfast.roots import make_root, set_up
 
-os.environ["HOLDFAST_TRUST"] = "all"  # tests write settings as the owner would; tests of trust remove it
+os.environ["HOLDFAST_TRUST"] = "all"  # tests write settings as the owner would; tests of trust remove this variable
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the package
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time
@@ -28,7 +28,7 @@ if os.environ.get("CI"):  # the same examples for every change; at home, new one
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--engine", choices=["usual", *engines.ENGINES, "both"], default="usual", help="What tests stand on."
+        "--engine", choices=["usual", *engines.ENGINES, "both"], default="usual", help="The engine of the roots."
     )
 
 
@@ -44,19 +44,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the fault campaigns: a worker that begins one last works alone at the end."""
+    """Start with the fault campaigns: the run would wait for a worker that starts one at the end."""
     items.sort(key=lambda item: item.path.stem != "test_prove")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that is given a root on each engine that it holds on."""
-    if "stands_on" not in metafunc.fixturenames:
+    """Run a test that uses a root on each engine that it is valid for."""
+    if "engine" not in metafunc.fixturenames:
         return
     module, test = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
     why = engines.reason(module, test)
     there = engines.chosen(module, test, metafunc.config.getoption("engine"))
     alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
-    metafunc.parametrize("stands_on", there or [alone], scope="function")
+    metafunc.parametrize("engine", there or [alone], scope="function")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,15 +67,15 @@ def commands_end() -> Iterator[None]:
 
 
 @pytest.fixture
-def stands_on() -> str:
-    """The engine of a root; files, where a test asks for one by itself."""
+def engine() -> str:
+    """The engine of a root; files, if a test is not parametrised."""
     return engines.ENGINES[0]
 
 
 @pytest.fixture
-def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A memory root as `holdfast init` makes it: a folder, or what can be used as one and is in a database."""
-    if stands_on == "files":
+def root(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A memory root as `holdfast init` makes it: a folder, or a path-like object for a root in a database."""
+    if engine == "files":
         folder = tmp_path.resolve() / "root"
         make_root(str(folder))
         yield folder
@@ -84,17 +84,17 @@ def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iter
     set_up(address)
     yield cast("Path", databaseroot.DatabasePath(address))
     databaseroot.close(address)
-    assert not Path("postgresql:").exists(), "somebody took the address for the name of a folder"
+    assert not Path("postgresql:").exists(), "an address was used as the name of a folder"
 
 
 @pytest.fixture
-def another(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Path]]:
-    """Makes as many roots as a test wants, all on the engine that it stands on."""
+def another(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Path]]:
+    """A function that makes a new root on the engine of the test."""
     made: list[str] = []
 
     def make() -> Path:
         name = f"root{secrets.token_hex(6)}"
-        if stands_on == "files":
+        if engine == "files":
             make_root(str(tmp_path.resolve() / name))
             return tmp_path.resolve() / name
         server, database = request.getfixturevalue("server"), request.getfixturevalue("database")
@@ -123,12 +123,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator
 
 @pytest.fixture(scope="session")
 def database(server: pgserver.Server) -> Iterator[str]:
-    """The name of a database that is this worker's alone; tests keep apart by tenant."""
+    """The name of the database of this worker; each test uses a tenant of its own."""
     with server.database() as name:
         yield name
 
 
 @pytest.fixture
 def address(server: pgserver.Server, database: str) -> str:
-    """The address of a memory that nobody else has."""
+    """The address of a memory for this test alone."""
     return server.at(database, tenant=f"t{secrets.token_hex(6)}")

@@ -1,8 +1,8 @@
 """A root in a database with the interface of `pathlib.Path`, so that one test runs on both engines.
 
-A test that edits files by hand edits rows here, without the memory noticing. A root opens like a folder
-(`holdfast.open(root)`); its text is the address, which can be passed to another process. Links, rights and other
-features of a file system are missing: tests of those run on files only.
+A test that edits files by hand edits rows here, without going through the memory. A root can be opened like a folder
+(`holdfast.open(root)`); its text is the address, which can be passed to another process. Links, permissions and other
+features of a file system are missing: their tests run on files only.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def drop_vectors(root: os.PathLike[str]) -> None:
 
 
 def in_files(path: pathlib.Path) -> bool:
-    """Return whether this is on disk, where there are links, empty folders and names that are not UTF-8."""
+    """Return whether a path is on disk, where links, empty folders and names that are not UTF-8 are possible."""
     return not isinstance(path, DatabasePath)
 
 
 def named(text: str) -> pathlib.Path:
-    """Return the path for its text, in a process that was given it."""
+    """Return the path for the text that another process passed on."""
     address, _, path = text.partition(" ")
     return cast("pathlib.Path", DatabasePath(address, path)) if is_address(text) else pathlib.Path(text)
 
@@ -98,7 +98,7 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def remove(folder: pathlib.Path) -> None:
-    """Remove a folder with all that is in it."""
+    """Remove a folder and its content."""
     if in_files(folder):
         shutil.rmtree(folder)
     else:

@@ -1,8 +1,8 @@
-"""Which tests run on PostgreSQL too, and why the others do not.
+"""The tests that do not run on PostgreSQL, and why.
 
-With `--engine=both`, a test that is given `root` or `memory` runs once on files and once on a database, unless its module
-or itself is named here with the reason; `--engine=files` or `--engine=postgres` runs one half. Without, the tests of the
-five contracts run on both and the rest on files.
+With `--engine=both`, each test that uses `root` or `memory` runs on files and on a database, unless the test or its module
+is listed here with a reason. `--engine=files` and `--engine=postgres` run one half. By default, the tests of the five
+contracts run on both engines and all others on files.
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from __future__ import annotations
 ENGINES = ("files", "postgres")
 _LINKS = "a database has no links, and no other program reads its files"
 _FOLDERS = "a database has no folders without files in them"
-_DISK = "it takes away, moves or locks what is on the disk"
-_TIMES = "it sets the times or the rights of files"
+_DISK = "it removes, moves or locks files on disk"
+_TIMES = "it sets the times or permissions of files"
 _GIT = "git works on files"
-_FORK = "connections to a server are not used after a fork"
-_INDEX = "it is about the index in .holdfast"
-_VECTORS = "it is about the file of vectors in .holdfast"
-_ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
-_NEAREST = "a folder is found from where one works, an address has to be given"
-_DEAD = "in a database, the run of a dead process stays until its lease has run out"
-_LINES = "it edits the lines of a log by hand, which nobody does in a database"
-_HANDS = "a person edits files; what is in a database, Holdfast wrote"
-_INTENT = "a database writes a document and its entry of the write log together, without announcing it"
-_LOCKS = "writers to a database wait for no lock on a file"
-_TOO_LONG = "a database takes no text that is too long to be read"
-_AHEAD = "ids in a database follow the clock of its server"
-_REFS = "the texts of entries are in a database before the entries"
-_PLACED = "it puts the files of other programs into the folder, which are read on request"
-_ITSELF = "it goes through the engines itself"
-_LONG = "it is about thousands of files and how long they take"
+_INDEX = "it tests the index in .holdfast"
+_VECTORS = "it tests the file of vectors in .holdfast"
+_ELSEWHERE = "it searches files outside the memory, which a database does not have"
+_NEAREST = "a root is found from the current folder, an address must be given"
+_DEAD = "in a database, the run of a dead process stays until its lease ends"
+_LINES = "it edits the lines of a log by hand, and a database has none"
+_HANDS = "it edits files by hand; only Holdfast writes to a database"
+_INTENT = "a database writes a document and its entry in the write log in one transaction"
+_LOCKS = "writers to a database do not wait for file locks"
+_TOO_LONG = "a database refuses text that is too long to be read"
+_AHEAD = "ids in a database come from the clock of its server"
+_REFS = "a database stores the large texts of entries before the entries"
+_PLACED = "it puts files of other programs into the folder of transcripts"
+_ITSELF = "it has parameters for the engines itself"
+_LONG = "it writes thousands of files"
 _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
         "test_linking",
@@ -87,7 +86,6 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_steadiness::test_all_is_well_after_a_conflict_was_resolved",
         "test_steadiness::test_no_command_that_tidies_takes_a_file_in_conflict_apart",
     ),
-    _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
         "test_honesty::test_a_write_does_not_build_the_index",
         "test_honesty::test_a_write_does_not_wait_for_an_index_build",
@@ -200,7 +198,7 @@ CONTRACTS = frozenset(
     "test_tools test_chat test_mind test_compartments test_jobs test_knowledge test_prompts test_trust test_asking"
     " test_ranking test_context test_owner test_store test_session_notes test_corrections test_connections test_two_days".split()
 )
-"""What always runs on both: the five contracts. The rest does with `--engine=both`."""
+"""The tests of the five contracts, which always run on both engines."""
 REASONS = [(test, why) for why, tests in _WHY.items() for test in tests]
 FILES_ONLY = dict(REASONS)
 
@@ -214,5 +212,5 @@ def chosen(module: str, test: str, wanted: str) -> list[str]:
 
 
 def reason(module: str, test: str) -> str:
-    """Return why a test is of files alone, "" when it holds on every engine."""
+    """Return why a test runs on files only, "" if it runs on every engine."""
     return FILES_ONLY.get(module) or FILES_ONLY.get(f"{module}::{test}", "")

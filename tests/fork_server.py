@@ -28,7 +28,7 @@ from typing import IO, Any
 
 PROGRAM = [sys.executable, "-m", "holdfast"]
 _AT_START = ("PYTHON", "LC_", "LANG")
-"""The start of the names of variables that Python reads when it starts."""
+"""Prefixes of the variables that Python reads at start."""
 _LOADED = ("holdfast.cli", "holdfast.storage.files", "holdfast.storage.postgres")
 """The packages that the server imports with all their modules."""
 
@@ -45,7 +45,7 @@ def run(
     cwd: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a command as `subprocess.run` does; without input, there is nothing to read."""
+    """Run a command like `subprocess.run`; without input, its standard input is empty."""
     words = [os.fsdecode(word) for word in command]
     environment = dict(os.environ if env is None else env)
     if more or words[:3] != PROGRAM or _at_start(environment) != _at_start(os.environ):
@@ -67,7 +67,7 @@ def run(
 
 
 class Process:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, words: Sequence[str], reply: socket.socket) -> None:
         self._words = words
@@ -83,7 +83,7 @@ class Process:
         self._reply.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; kill the command when it takes longer."""
+        """Return the exit code; kill the command if it takes longer."""
         self._reply.settimeout(timeout)
         try:
             return int(self._lines.readline())
@@ -98,7 +98,7 @@ def start(
     files: Sequence[int],
     cwd: str | os.PathLike[str] | None = None,
 ) -> Process:
-    """Start `holdfast` with these words; `files` are the descriptors of its input, its output and its errors."""
+    """Start `holdfast` with these arguments; `files` are the descriptors of its input, output and errors."""
     ours, theirs = socket.socketpair()
     with theirs, tempfile.TemporaryFile() as request:
         request.write(json.dumps([list(words), dict(environment), os.fspath(cwd or os.getcwd())]).encode("utf-8"))
@@ -141,7 +141,7 @@ def _serve(control: socket.socket) -> None:
     for name in _LOADED:
         for module in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
             importlib.import_module(module.name)
-    gc.freeze()  # the forks copy fewer pages
+    gc.freeze()  # so that forks copy fewer pages
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 5)
         if not message:
@@ -163,7 +163,7 @@ def _attend(request: int, given: int, out: int, err: int, reply: int) -> None:
     if process:
         os.write(reply, b"%d\n" % process)
         _, status = os.waitpid(process, 0)
-        with contextlib.suppress(BrokenPipeError):  # the test does not wait any more
+        with contextlib.suppress(BrokenPipeError):  # the test no longer waits
             os.write(reply, b"%d\n" % os.waitstatus_to_exitcode(status))
         os._exit(0)
     with open(request, "rb") as file:

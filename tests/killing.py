@@ -1,4 +1,4 @@
-"""Work in another process that can be ended at any moment, as the system would end it."""
+"""Programs in other processes that are killed at a random moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGIN = "import sys, holdfast\nfrom holdfast.roots import make_root\nprint('read
 
 
 def work(code: str, *words: str) -> subprocess.Popen[str]:
-    """Start a program that has said that it begins."""
+    """Start a program and wait until it is ready."""
     command = [sys.executable, "-c", BEGIN + code, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -30,9 +30,9 @@ def finish(code: str, *words: str) -> float:
 
 
 def kills(code: str, words: Sequence[Sequence[str]], longest: float, seed: int) -> Iterator[bool]:
-    """Run a program once for each of the words, and kill it somewhere on its way; say whether that came in time.
+    """Run a program once for each list of arguments and kill it at a random moment; yield whether it was still running.
 
-    Whenever it came too late, the next ones come earlier: how long a program takes depends on the machine's other work.
+    After a kill that came too late, the next ones come earlier, because other work slows the machine down.
     """
     chance = random.Random(seed)
     for given in words:

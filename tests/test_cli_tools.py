@@ -201,7 +201,7 @@ def test_an_argument_may_be_given_by_its_name_and_an_option_that_is_none_is_not_
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
     assert "Nothing is ready" in on_terminal("task", "claim", "otto", root=root)
     answer("task", "report", "--id", first["id"], "--attempt", claim["attempt"], "--status", "done", root=root)
-    assert f"holdfast task report --id {second['id']} --attempt" in on_terminal("task", "claim", "otto", root=root)
+    assert f"Task {second['id']}: - with a dash" in on_terminal("task", "claim", "otto", root=root)
 
 
 def test_traces_tell_all_calls_newest_last_over_workspaces_and_months(alpha: pathlib.Path) -> None:

@@ -1,7 +1,7 @@
-"""Many real processes on one root: writing together, killed at any moment, stopped while they hold a lock.
+"""Many real processes on one root: they write together, are killed at any moment, or stopped while they hold a lock.
 
-The workers are small programs that use the public door and print what was acknowledged to them, line by line, so
-that what they were told can be compared with what is on disk, whatever became of them.
+The workers are small programs that use the public interface and print each acknowledgement as a line, so that the
+output can be compared with the files.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pytest
 import databaseroot
 import holdfast
 from holdfast.errors import Busy
+from holdfast.storage.files.tree import Files
+from holdfast.storage.tree import Stamp
 
 PROCESSES = 8
 APPENDS = 1_000
@@ -197,7 +199,7 @@ def test_two_processes_that_rebuild_and_one_that_reads_never_disagree(root: Path
 
 
 def holding(root: Path, path: str) -> subprocess.Popen[str]:
-    """Start a process that holds a file as its writers do: a log itself, a document by its folder."""
+    """Start a process that locks a file as its writers do: a log itself, a document by its folder."""
     return start(HOLDS, root / path if path.endswith(".jsonl") else (root / path).parent)
 
 
@@ -247,3 +249,32 @@ def test_many_threads_of_one_memory_write_and_read_together(root: Path) -> None:
         assert len(set(ids)) == 160
         assert memory.stats()["kinds"]["episode"] == 160
         assert memory.verify().sound
+
+
+def test_entries_that_another_program_indexed_meanwhile_are_not_called_lost(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(root) as memory, holdfast.open(root) as other:
+        memory.put("note", "marble", title="First")
+        memory.refresh()
+        log = other.put("episode", "granite", session="quarry").path
+        heal, stat, armed = Files.heal, Files.stat, list[bool]()
+
+        def healed(self: Files, path: str) -> None:
+            heal(self, path)
+            if path == log and self is memory.tree:
+                armed.append(True)
+
+        def looked(self: Files, path: str) -> Stamp | None:
+            found = stat(self, path)
+            if armed and path == log and self is memory.tree:  # after this look, and before the log is read
+                monkeypatch.undo()
+                other.put("episode", "quartz", session="quarry")
+                other.refresh()
+            return found
+
+        monkeypatch.setattr(Files, "heal", healed)
+        monkeypatch.setattr(Files, "stat", looked)
+        assert not memory.refresh().problems
+        assert armed
+        assert [hit.record.text for hit in memory.find("quartz")] == ["quartz"]

@@ -100,7 +100,7 @@ def test_without_settings_all_are_defaults_and_can_be_put(root: Path) -> None:
 
 @pytest.fixture
 def stranger(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A memory whose settings came from someone else, and a user who trusted nothing yet."""
+    """A memory whose settings come from someone else, and a user who has trusted nothing yet."""
     monkeypatch.delenv("HOLDFAST_TRUST")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     command = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]

@@ -61,7 +61,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """Return the class of the error that a call raises; its text may hold what a report cannot carry."""
+    """Return the class of the error of a call; a test report cannot contain every error text."""
     try:
         call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What an agent knows when it starts: from Python, from the command line, and as a hook that never fails."""
+"""The context that an agent starts with: in Python, on the command line, and as a hook that never fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files in `deploy/` and `docs/deploy.md` fit the program: commands, options, pages, numbers and metrics.
+"""`deploy/` and `docs/deploy.md` agree with the program: commands, options, pages, numbers and metrics.
 
-What is there to run them is used: pip for the steps of the Dockerfile, Caddy, helm. The commands of the image and of the
-chart are run against a real server. No container is started.
+Installed tools run the files: pip the steps of the Dockerfile, Caddy, helm. The commands of the image and of the chart
+run against a real server. No container is started.
 """
 
 from __future__ import annotations

@@ -41,17 +41,17 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 KINDS_OF_ROOT = {"files": {"lock"}, "postgres": {"database", "replication", "vectors"}}
-"""What is looked at besides that which every root has."""
+"""The checks of each engine beyond those of every root."""
 
 
-def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, stands_on: str) -> None:
+def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, engine: str) -> None:
     if importlib.util.find_spec("mcp") is None:
         pytest.skip("the package mcp is not installed, so no server can answer")
     doctor(home, root, "install", "cursor", "--yes")
     done = doctor(home, root)
     assert done.returncode == 0, done.stdout
     found = states(done)
-    every = {"sqlite", "root", "settings", "index", "cursor", "server"} | KINDS_OF_ROOT[stands_on]
+    every = {"sqlite", "root", "settings", "index", "cursor", "server"} | KINDS_OF_ROOT[engine]
     assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(every, "ok")
     assert "10 tools" in found["server"][1]
     assert str(root) in found["cursor"][1]

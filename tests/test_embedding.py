@@ -288,6 +288,19 @@ def test_each_entry_of_a_page_has_one_vector(root: Path) -> None:
     assert told.bytes < 400 * 400
 
 
+def test_a_change_of_one_entry_makes_one_vector(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        page = root / memory.put("decision", "The cat sleeps.", title="First").path
+        with page.open("a") as file:
+            file.writelines(f"\n### [2026-01-01] Choice {number}\n\nOption {number}.\n" for number in range(300))
+        assert memory.embed().made == 301
+        memory.put("decision", "The dog barks.", title="Last")
+        assert memory.embed().made == 1
+        page.write_text(page.read_text().replace("Option 150.", "Option 150, with two\nlines."))
+        assert memory.embed().made == 1
+        assert memory.embedded().vectors == 302
+
+
 def test_repeated_edits_leave_few_old_vectors(root: Path) -> None:
     with holdfast.open(root) as memory:
         page = root / memory.put("decision", "The cat sleeps.", title="First").path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Busy, Invalid
+from holdfast.storage import log
 from holdfast.storage.log import Logs
 
 LOG = "user/memory/counts.jsonl"
@@ -50,7 +52,10 @@ def test_a_decision_is_made_again_when_the_log_has_changed(memory: holdfast.Memo
     assert total(logs) == total(other) == 121
 
 
-def test_a_log_that_keeps_changing_is_busy_and_gets_nothing(memory: holdfast.Memory) -> None:
+def test_a_log_that_keeps_changing_is_busy_and_gets_nothing(
+    memory: holdfast.Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "attempts", functools.partial(log.attempts, tries=20))
     logs = Logs(memory, Total)
 
     def decide(_fold: Total) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Following a memory on every engine: what is told, to whom, and that nothing is missed."""
+"""Following a memory on every engine: the reported changes, who receives them, and that none is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = "user/memory/history.jsonl"
 
 
 class Heard:
-    """What a memory tells, collected in a thread; waiting for more ends with an error after a while."""
+    """The reported changes of a memory, collected in a thread; waiting for more ends with an error after a while."""
 
     def __init__(self, memory: holdfast.Memory, **given: object) -> None:
         self._changes = memory.changes(**given)  # type: ignore[arg-type]  # as a test gives it
@@ -40,7 +40,7 @@ class Heard:
         return self._told.get(timeout=60)
 
     def until(self, what: str, about: str) -> list[Change]:
-        """Return what is told up to a change of this sort of something that has these words."""
+        """Return the changes up to one of this sort with these words."""
         found = [self.next()]
         while (found[-1].what, about in f"{found[-1].title} {found[-1].text} {found[-1].id}") != (what, True):
             found.append(self.next())
@@ -154,7 +154,7 @@ def test_a_watching_search_finds_every_earlier_write(root: Path) -> None:
 
 
 def test_nothing_is_missed_with_many_writers_in_flight(address: str) -> None:
-    """Transactions end in another order than they began; what was acknowledged before a look is told by then, once."""
+    """Transactions end in another order than they began; each acknowledged change is reported once, by the next poll."""
     acknowledged: list[str] = []
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What is forgotten is gone: its bytes are in no file below the root, and nothing else is lost by that."""
+"""Forgotten text is gone: no file below the root contains its bytes, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with holdfast.open(sys.argv[1], writer=sys.argv[2]) as memory:
 
 
 def holding(root: Path, forms: list[bytes] = PARTS) -> list[str]:
-    """Which files below a root have the secret, or what tells it?"""
+    """Return the files below a root with the secret, or with a word that reveals it."""
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
@@ -56,7 +56,7 @@ def others(memory: holdfast.Memory) -> set[str]:
 
 @pytest.fixture
 def told(memory: holdfast.Memory) -> dict[str, str]:
-    """The ids of records of every shape that hold the secret, beside others that do not; and much that repeats it."""
+    """The ids of records of every form with the secret, beside others without it; and many copies of it."""
     found = {"note": memory.put("note", SECRET, title="Silo").id}
     memory.put(id=found["note"], fields={"status": "open"})
     memory.put(id=found["note"], text="Another text by now.", expect=memory.get(found["note"]).version)

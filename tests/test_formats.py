@@ -1,6 +1,6 @@
-"""What the files say: front matter, dated entries, logs, queries, names, times, places and scopes.
+"""The formats: front matter, dated entries, logs, queries, names, times, places and scopes.
 
-Each format is read as people and other programs write it, and written so that reading it back gives the same.
+Each format is read as people and other programs write it, and what is written reads back the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds when things overlap: a busy index, live writers, merges, other time zones, moved roots."""
+"""Promises during overlapping events: a busy index, live writers, merges, other time zones, moved roots."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
 from holdfast.model.times import utc_now
 from holdfast.roots import make_root
+from holdfast.storage.files import rows
+from teamserver import until
 
 
 @contextmanager
@@ -68,7 +70,8 @@ def test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written(root
         assert [record.text for record in memory.tail("fact") if record.key == "zone"] == ["mine"]
 
 
-def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path) -> None:
+def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BUSY_MS", 50)
     with holdfast.open(root) as memory:
         memory.put("note", "marble", title="A")
         assert len(memory.find("marble")) == 1
@@ -80,7 +83,8 @@ def test_a_search_with_a_locked_index_reports_how_far_it_is_behind(root: Path) -
         assert len(memory.find("marble granite")) == 2
 
 
-def test_a_watching_memory_catches_up_after_a_busy_index(root: Path) -> None:
+def test_a_watching_memory_catches_up_after_a_busy_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BUSY_MS", 50)
     with holdfast.open(root, watch=True) as memory:
         memory.put("note", "marble", title="A")
         assert len(memory.find("marble")) == 1
@@ -247,6 +251,19 @@ def test_a_hand_edit_is_in_the_very_next_answer_of_a_watching_memory(root: Path)
             assert [hit.record.id for hit in memory.find(f"giraffe{number}")] == [
                 "resources/workspaces/default/_notes/moved.md"
             ]
+
+
+def test_a_watching_memory_indexes_much_new_text_before_it_is_asked(root: Path) -> None:
+    with holdfast.open(root, watch=True) as watching, holdfast.open(root) as other:
+        log = root / watching.put("message", "marble", fields={"role": "user", "channel": "cli"}).path
+        assert len(watching.find("marble")) == 1
+        lines = (
+            json.dumps({"role": "user", "content": f"granite {number} " + "quartz " * 20}) for number in range(2_000)
+        )
+        with log.open("a") as file:
+            file.write("\n".join((*lines, "")))
+        until(lambda: other.stats()["behind"] == 0)
+        assert len(watching.find("granite", limit=5)) == 5
 
 
 def test_a_watching_memory_survives_an_overflow_of_file_events(root: Path) -> None:

@@ -1,11 +1,11 @@
-"""The index can be thrown away: whatever becomes of `.holdfast/`, answers are those of the files.
+"""The index can be deleted: whatever happens to `.holdfast/`, answers equal those of the files.
 
-And what a search finds: words are literal, filters mean what they say, and a change of a file is seen by the next
-read, whoever made it.
+Also: words of a query are literal, filters are exact, and the next read sees a change by any program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -105,9 +105,9 @@ def filled_rows(server: pgserver.Server, database: str) -> str:
 
 
 @pytest.fixture
-def stones(stands_on: str, request: pytest.FixtureRequest) -> str:
+def stones(engine: str, request: pytest.FixtureRequest) -> str:
     """A root that is asked and never changed."""
-    return str(request.getfixturevalue("filled")[0] if stands_on == "files" else request.getfixturevalue("filled_rows"))
+    return str(request.getfixturevalue("filled")[0] if engine == "files" else request.getfixturevalue("filled_rows"))
 
 
 @pytest.fixture
@@ -196,6 +196,40 @@ def test_the_index_of_another_root_is_not_believed(quarry: tuple[Path, Answers],
     assert_answers(quarry)
 
 
+def test_a_change_of_one_entry_of_a_page_indexes_that_entry_alone(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        page = root / memory.put("decision", "It is the first one.", title="First").path
+        with page.open("a") as file:
+            file.writelines(f"\n### [2026-01-01] Choice {number}\n\nOption {number}.\n" for number in range(300))
+
+        def indexed() -> int:
+            memory.refresh()
+            with contextlib.closing(apsw.Connection(str(index_file(root)))) as db:
+                return int(db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").get)
+
+        before = indexed()
+        with page.open("a") as file:
+            file.write("\n### [2026-01-01] Last\n\nIt was appended.\n")
+        assert indexed() == before + 1
+        page.write_text(page.read_text().replace("Option 150.", "Option 150, with two\nlines."))
+        assert indexed() == before + 2
+        lines = page.read_text().splitlines()
+        assert lines[memory.find("Option 299").hits[0].record.line - 1] == "### [2026-01-01] Choice 299"
+        assert not memory.verify().differences
+
+
+def test_verify_reports_lengths_that_do_not_add_up(quarry: tuple[Path, Answers]) -> None:
+    with contextlib.closing(apsw.Connection(str(index_file(quarry[0])))) as db:
+        total = db.execute("SELECT block FROM words_data WHERE id = 1").get
+        db.execute("UPDATE words_data SET block = ? WHERE id = 1", (total[:-1] + bytes([total[-1] ^ 1]),))
+    with holdfast.open(quarry[0]) as memory:
+        assert [problem.what for problem in memory.verify().differences] == [
+            "the index is damaged: the lengths of its records do not add up"
+        ]
+        memory.refresh(rebuild=True)
+        assert not memory.verify().differences
+
+
 @pytest.mark.parametrize("version", [0, 9_999])
 def test_an_index_of_another_schema_is_rebuilt(quarry: tuple[Path, Answers], version: int) -> None:
     db = apsw.Connection(str(index_file(quarry[0])))
@@ -215,7 +249,7 @@ def test_an_index_that_lacks_a_table_is_rebuilt(quarry: tuple[Path, Answers], ta
 def test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file(
     filled: tuple[Path, Answers], root: Path
 ) -> None:
-    """A flip is noticed and mended, or `verify` names it; no call fails, and a rebuild always helps."""
+    """A flip is detected and repaired, or `verify` reports it; no call fails, and a rebuild always helps."""
     databaseroot.copy(filled[0], root)
     expected, before = filled[1], file_hashes(root)
     with holdfast.open(root) as memory:
@@ -223,7 +257,7 @@ def test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file(
     path = index_file(root)
     sound = path.read_bytes()
     dice = random.Random(5)
-    for position in [*range(0, 120, 3), *(dice.randrange(len(sound)) for _ in range(160))]:
+    for position in [*range(0, 120, 4), *(dice.randrange(len(sound)) for _ in range(70))]:
         damaged = bytearray(sound)
         damaged[position] ^= 1 << dice.randrange(8)
         for leftover in (root / ".holdfast").iterdir():
@@ -231,7 +265,7 @@ def test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file(
         path.write_bytes(damaged)
         (root / ".holdfast/current").write_text(path.name)
         with holdfast.open(root) as memory:
-            if ask(memory) != expected and ask(memory) != expected:  # a later question may notice it, and mend it
+            if ask(memory) != expected and ask(memory) != expected:  # a later query may detect and repair it
                 noticed = not memory.verify().sound
                 if ask(memory) != expected:  # verify can rebuild it, too
                     assert noticed, f"a wrong answer that nobody can notice, from byte {position}"
@@ -252,31 +286,6 @@ def test_a_rebuild_swaps_the_index_under_a_reader_that_has_it_open(quarry: tuple
         assert index_of(reader).generation() not in ("", old)
         assert not list((root / ".holdfast").glob(f"{old}*"))
         assert ask(reader) == expected
-
-
-def test_a_fork_with_an_open_connection_harms_neither_parent_nor_child(root: Path) -> None:
-    """The parent is a program of its own, since forking a test runner with threads is unsafe by itself."""
-    program = """
-import holdfast, os, sys
-memory = holdfast.open(sys.argv[1])
-memory.put("episode", "before the fork", session="f")
-assert len(memory.find("fork")) == 1
-child = os.fork()
-for number in range(20):
-    memory.put("episode", f"fork {'parent' if child else 'child'} {number}", session="f")
-    memory.find("fork")
-if not child:
-    memory.close()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-assert len(memory.find("fork", limit=100)) == 41
-assert memory.verify().sound
-memory.close()
-"""
-    subprocess.run([sys.executable, "-c", program, str(root)], check=True)
-    with holdfast.open(root) as memory:
-        assert len(memory.find("fork", limit=100)) == 41
-        assert memory.verify().sound
 
 
 # words are literal
@@ -309,7 +318,7 @@ def test_a_word_that_looks_like_an_operator_is_found_as_a_word(memory: Memory) -
     assert ids(memory, "title:something") == [other]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(queries=st.lists(st.text(max_size=30), min_size=14, max_size=14))
 def test_no_text_makes_a_search_fail(stones: str, queries: list[str]) -> None:
     with holdfast.open(stones) as memory:
@@ -619,7 +628,7 @@ def test_a_watching_memory_soon_sees_folders_that_are_moved_in_and_out(watched: 
 
 
 def test_a_watching_memory_loses_no_change_to_a_rebuild_that_overtakes_it(watched: Memory, root: Path) -> None:
-    """Another process rebuilds; meanwhile a file changes, and the watching one tells the index that is replaced."""
+    """Another process rebuilds the index while a file changes, and the watching process has the old index open."""
     receipt = watched.put("note", "about marble", title="Title")
     assert ids(watched, "marble") == [receipt.id]
     path = root / receipt.path
@@ -679,7 +688,8 @@ OTHER_USES = [
     (first, second)
     for first in PUTS
     for second in PUTS
-    if first != second or first in ("note", "state")  # a repeated line or entry is told by its op_id, whatever its text
+    if first != second
+    or first in ("note", "state")  # a repeated line or entry is identified by its op_id, whatever its text
 ]
 
 

@@ -320,7 +320,7 @@ def test_what_the_client_saves_while_we_write_is_not_overwritten(home: Home) -> 
     path = home.file("cursor")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
-    words = ["strace", "-f", "-o", "/dev/null", "--inject=fsync:delay_exit=3000000"]
+    words = ["strace", "-f", "-o", "/dev/null", "--inject=fsync:delay_exit=1500000"]
     command = [*words, sys.executable, "-m", "holdfast", "install", "cursor", "--yes"]
     with subprocess.Popen(
         command, env=home.environment, cwd=home.project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -496,12 +496,12 @@ def test_any_settings_take_our_hook_and_give_it_back(top: dict[str, Any], events
     assert Hooks().find(merged) == said
     assert Hooks(said).merge(merged) == merged
     for event in EVENTS:
-        assert json.loads(merged)["hooks"][event][:-1] == (events or {}).get(event, [])
+        assert json.loads(merged)["hooks"][event][1:] == (events or {}).get(event, [])
     assert json.loads(merged) | {"hooks": 0} == whole | {"hooks": 0}
     assert Hooks().unmerge(merged, text) == text
     changed = Hooks(ours("/c")).merge(merged)
     for event in EVENTS:
-        assert json.loads(changed)["hooks"][event][-1]["hooks"][0]["command"] == ours("/c")[event]
+        assert json.loads(changed)["hooks"][event][0]["hooks"][0]["command"] == ours("/c")[event]
 
 
 def test_what_was_added_beside_our_hook_stays() -> None:

@@ -100,7 +100,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree that somebody laid out by hand, without settings."""
+    """A tree made by hand, without settings."""
     write(tmp_path, TREE)
     return tmp_path
 

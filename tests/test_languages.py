@@ -1,4 +1,4 @@
-"""What is remembered in any language is found by its words: one memory that holds them all, asked in each.
+"""Records in any language are found by their words: one memory with all languages, asked in each.
 
 Accents may be typed or left out, composed or not; scripts without spaces are found by any part of a sentence.
 """

@@ -1,4 +1,4 @@
-"""`lint`: every planted fault is named once, with its line, and nothing else is; `--fix` mends what is safe and no more."""
+"""`lint` reports every planted fault once, with its line, and nothing else; `--fix` corrects only safe ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Memory
-from holdfast.cli.upkeep import lint as command
+from holdfast.cli.owner import lint as command
 from holdfast.errors import NotFound
 from holdfast.memories.lint import LintReport, lint
 from holdfast.model.queries import Query
@@ -371,7 +371,7 @@ def test_whatever_the_files_hold_lint_answers_and_fixing_again_finds_what_was_le
         assert 1 <= fault.line <= data.count(b"\n") + 1
 
 
-# size and door
+# size and interfaces
 
 
 def test_a_large_file_of_entries_is_judged_in_seconds(root: Path, memory: Memory) -> None:

@@ -593,10 +593,9 @@ def test_of_a_client_that_never_reads_little_is_taken_and_the_server_ends_with_i
 
 def test_a_message_of_the_largest_size_is_answered_and_one_byte_more_is_refused(root: Path) -> None:
     with piped(root) as process:
-        room = MAX_MESSAGE - len(call(1, "recall", {"query": ""}))
-        send(process, call(1, "recall", {"query": "x" * room}))
+        send(process, call(1, "recall", {"query": "x"}).ljust(MAX_MESSAGE))
         assert receive(process)["result"]["structuredContent"]["hits"] == []
-        send(process, call(2, "recall", {"query": "x" * (room + 1)}))
+        send(process, call(2, "recall", {"query": "x"}).ljust(MAX_MESSAGE + 1))
         assert "larger than 4 MiB" in receive(process)["error"]["message"]
 
 

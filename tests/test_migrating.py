@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import Memory
-from holdfast.cli.upkeep import migrate
+from holdfast.cli.owner import migrate
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
 from holdfast.memories.lint import lint

@@ -322,8 +322,10 @@ def test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found(memor
         mind.append("episodic", said)
         if turn % 25 == 24:
             mind.compact("episodic", keep_last=10)
+        if turn % 10 < 9:
+            continue
         prompt = "\n".join(found.text for found in mind.search("episodic", {"last": 40}))
-        prompt += mind.context("where is the license key of the staging server?", budget=1_000) if turn > 990 else ""
+        prompt += mind.context("where is the license key of the staging server?", budget=1_000) if turn == 999 else ""
         largest = max(largest, count_tokens(prompt))
     assert largest <= budget
     assert "drawer 19" in prompt
@@ -401,14 +403,19 @@ def test_a_failing_memory_need_not_fail_the_agent(root: Path, caplog: pytest.Log
 def test_settings_of_the_mind_are_bounded() -> None:
     with pytest.raises(Invalid):
         load("[mind]\nwindow_entries = 0\n")
+    assert load("").model.timeout_seconds == 5  # a compaction waits for a model no longer than this
 
 
 def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_it_fails(root: Path) -> None:
     replies: list[tuple[int, bytes]] = []
+    over = threading.Event()
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
+            if not replies:  # it never answers
+                over.wait(60)
+                return
             status, body = replies.pop(0)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -422,7 +429,7 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "small"\ntimeout_seconds = 2\n')
+        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "small"\ntimeout_seconds = 1\n')
         good = {"choices": [{"message": {"content": "Thirty runs were measured."}}], "usage": {"total_tokens": 700}}
         with holdfast.open(root) as memory:
             mind = memory.mind("s")
@@ -435,14 +442,18 @@ def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_i
             done = mind.compact("episodic")
             assert done.by == "extract" and done.covered == 20
             assert done.fallback
+            fill(memory, 20)
+            done = mind.compact("episodic")
+            assert (done.by, done.covered, "took too long" in done.fallback) == ("extract", 20, True)
         spent = [json.loads(line) for line in (root / "user/memory/model.jsonl").read_text().splitlines()]
         assert sum(line["tokens"] for line in spent) >= 700
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
     with holdfast.open(root) as memory:
         fill(memory, 20)
-        assert memory.mind("s").compact("episodic").by == "extract"  # nobody listens there any more
+        assert memory.mind("s").compact("episodic").by == "extract"  # no server listens there any more
 
 
 def test_a_field_called_access_hides_nothing(memory: holdfast.Memory) -> None:
@@ -646,22 +657,6 @@ def test_a_text_that_begins_like_a_day_moves_nothing_to_that_day(root: Path) -> 
     assert said[1][1] == "1999-12-31: old invoice of Acme was found"
 
 
-def test_a_summary_that_was_written_without_its_sentences_is_read_from_its_text(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        mind = memory.mind("s")
-        mind.append("episodic", "one")
-        mind.compact("episodic", keep_last=0)
-        (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
-        line = json.loads(log.read_text())
-        del line["said"]
-        line["text"] = "2020-01-02: Old sentence. And another.\n(3 of 9 entries are in no sentence here.)"
-        log.write_text(json.dumps(line) + "\n")
-        mind.append("episodic", "two")
-        assert mind.compact("episodic", keep_last=0).summary.splitlines()[:2] == [
-            "2020-01-02: Old sentence.", "And another.",
-        ]  # fmt: skip
-
-
 def test_covering_without_a_summary_keeps_what_was_told_before_and_counts_entries(memory: holdfast.Memory) -> None:
     mind = memory.mind("s")
     mind.append("episodic", "The key hangs in room 214. It is red.")
@@ -757,7 +752,7 @@ def test_no_prompt_exceeds_its_budget(lines: list[list[str]], said: list[str], b
     assert count_tokens(compaction.within_budget(offers, gist, budget)) <= budget
 
 
-# what is told beside the answer
+# reported beside the answer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Memories move between files and databases: nothing is lost, nothing comes twice, nobody's text is replaced unseen."""
+"""Transfers between files and databases: nothing is lost or doubled, and no text is replaced unnoticed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def other(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def second(tmp_path: Path) -> Path:
-    """A root of somebody else."""
+    """A root of another person."""
     make_root(str(tmp_path / "second"))
     return tmp_path.resolve() / "second"
 
@@ -595,7 +595,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_moves(memory: holdfast.Memory,
 
 
 def test_others_write_while_it_moves(root: Path, other: str) -> None:
-    """What both sides do meanwhile is kept; the next push brings the rest."""
+    """Changes during a transfer are kept on both sides; the next push transfers the rest."""
     code = """
 import time
 with holdfast.open(sys.argv[1]) as memory:

@@ -1,4 +1,4 @@
-"""The owner sees who wrote what and when, takes it back, is told when much vanishes, and is never guessed at."""
+"""The owner's commands: history, undo, warnings about missing files; they never guess."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_history_and_undo_on_a_terminal(root: Path) -> None:
 
 @pytest.fixture
 def mixed(root: Path) -> dict[str, str]:
-    """What alice and mallory wrote, side by side."""
+    """Records by alice and by mallory in the same places."""
     with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="mallory") as mallory:
         found = {"over": alice.put("note", "Alice's text.", title="Over").id}
         mallory.put(id=found["over"], text="Mallory's text.", expect=alice.get(found["over"]).version)
@@ -328,7 +328,7 @@ def test_mass_disappearance_is_reported_until_the_files_return(root: Path, tmp_p
             memory.put("episode", f"Text {number}.", session="s")
         memory.refresh()
     os.rename(root / "resources", tmp_path / "away")
-    for _ in range(2):  # it is not told once and then forgotten
+    for _ in range(2):  # it is reported again until it is fixed
         with holdfast.open(root) as memory:
             (problem,) = memory.find("text").problems
             assert "12 files with 12 of" in problem.what

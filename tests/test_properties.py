@@ -1,6 +1,6 @@
-"""The central promise: whatever happens to the files, the index kept step by step answers like a fresh one.
+"""The central promise: whatever happens to the files, an incremental index answers like a new one.
 
-Random histories of writes, edits by hand, merges and damage run over one root. After them, every record and every
+Random histories of writes, edits by hand, merges and damage are applied to one root. Then every record and every
 answer of the live memory is compared with those of a copy of the root that never had an index.
 """
 
@@ -49,7 +49,7 @@ seeds = st.integers(0, 2**32)
 
 
 def listing(memory: Memory, *, hidden: bool = True) -> list[Record]:
-    """Everything that holds, of every kind, in the order in which it is listed."""
+    """All current records of every kind, in the order of a listing."""
     searched = tuple(name for name, kind in KINDS.items() if not kind.private)
     return [hit.record for hit in memory.find("", kinds=searched, hidden=hidden, limit=1000)]  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def assert_like_rebuilt(memory: Memory, root: Path, scratch: Path, *, damaged: b
 
 
 def told(records: list[Record]) -> list[tuple[object, ...]]:
-    """What both engines say of records; lines, and the order of what happened in the same instant, are of files."""
+    """The fields on which both engines agree; lines, and the order of simultaneous records, exist only in files."""
     return sorted((one.id, one.kind, one.title, one.text, one.tags, one.hidden, one.version) for one in records)
 
 
@@ -93,7 +93,7 @@ def log_lines(path: Path) -> list[bytes]:
 
 
 def holding_facts(path: Path) -> set[str]:
-    """Which facts hold, told from the raw lines alone: per key the greatest order, unless a later mark hides it."""
+    """Return the current facts, computed from the raw lines: per key the greatest order, unless a later mark hides it."""
     newest: dict[str, tuple[str, str]] = {}
     marks: dict[str, tuple[str, bool]] = {}
     for data in log_lines(path):
@@ -128,7 +128,7 @@ def in_place(path: Path, data: bytes) -> None:
 
 
 class OnEither(RuleBasedStateMachine):
-    """Begins with an empty root on the engine that the test stands on, and a folder for copies."""
+    """Starts with an empty root on the engine of the test, and a folder for copies."""
 
     def __init__(self, another: Callable[[], Path]) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ class Histories(OnEither):
     @rule(seed=seeds)
     def delete_a_file(self, seed: int) -> None:
         if (path := self.pick(seed, ".md", ".jsonl")) and "_states" not in path.parts:
-            self.memory.refresh()  # of two that vanish between two looks, people are told
+            self.memory.refresh()  # two that vanish between two reads are reported
             path.unlink()
 
     # what crashes do
@@ -407,8 +407,8 @@ def go_through(machine: type[OnEither], another: Callable[[], Path], examples: i
     run_state_machine_as_test(cast("type[OnEither]", functools.partial(machine, another)), settings=chosen)
 
 
-def test_an_incremental_index_answers_like_a_rebuilt_one(another: Callable[[], Path], stands_on: str) -> None:
-    go_through(Histories, another, 50 if stands_on == "files" else 15, 25)
+def test_an_incremental_index_answers_like_a_rebuilt_one(another: Callable[[], Path], engine: str) -> None:
+    go_through(Histories, another, 50 if engine == "files" else 15, 25)
 
 
 def there(memory: Memory) -> list[Record]:
@@ -417,7 +417,7 @@ def there(memory: Memory) -> list[Record]:
 
 
 class Model(OnEither):
-    """What is kept, beside a dictionary that says what should be: at every step both, and the files alone, agree."""
+    """A memory beside a dictionary model: after every step both agree, and so does a new memory over the files."""
 
     @initialize()
     def start(self) -> None:
@@ -485,7 +485,7 @@ class Model(OnEither):
 
     @rule(seed=seeds, text=texts)
     def merge_a_log(self, seed: int, text: str) -> None:
-        """Somebody else's line comes between ours, as git merges them."""
+        """Another writer's line comes between ours, as in a git merge."""
         path = self.root / HISTORY
         line = {"id": mint(), "role": "user", "content": f"{text} of theirs", "timestamp": "2026-01-02T03:04:05Z"}
         lines = log_lines(path)
@@ -515,8 +515,8 @@ def _unarchived(identifier: str) -> str:
     return identifier.replace("decisions-2024.md", "decisions.md")
 
 
-def test_the_memory_agrees_with_a_dictionary_model(another: Callable[[], Path], stands_on: str) -> None:
-    go_through(Model, another, 25 if stands_on == "files" else 8, 20)
+def test_the_memory_agrees_with_a_dictionary_model(another: Callable[[], Path], engine: str) -> None:
+    go_through(Model, another, 25 if engine == "files" else 8, 20)
 
 
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:
@@ -617,7 +617,7 @@ def test_two_copies_of_a_log_whose_last_id_is_ahead_of_the_clock_do_not_mint_the
 
 
 def test_lines_of_one_id_with_other_content_leave_one_of_them_in_force(memory: Memory, root: Path) -> None:
-    """Whoever writes a log by hand may well number its lines, and change one by writing it again."""
+    """A log written by hand may have numbered lines, and a repeated number with new content is a change."""
     path = root / SEMANTIC
     write_lines(path, {"id": "1", "key": "k", "value": "first"})
     assert visible(memory, "fact") == ["first"]
@@ -674,7 +674,7 @@ def test_the_tail_of_a_merged_log_shows_what_a_search_shows(memory: Memory, root
 def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(
     memory: Memory, root: Path, tmp_path: Path
 ) -> None:
-    """Synchronising tools bring files in any order."""
+    """Sync tools copy files in any order."""
     receipt = memory.put("episode", "heliotrope " + "word " * 20_000)
     (kept,) = (root / "user/memory").rglob("values/*.txt.gz")
     away = kept.with_suffix(".away")

@@ -1,4 +1,4 @@
-"""Each step of the ranking, in a small memory where it decides; and what holds of all answers."""
+"""Each step of the ranking, in a small memory where it decides; and properties of all answers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_step_of_weight_zero_is_left_out(filled: holdfast.Memory, root: Path) 
         assert hits[0]["score"] == hits[1]["score"]
 
 
-# what holds of all answers
+# properties of all answers
 
 
 def test_sessions_come_one_hit_each(filled: holdfast.Memory) -> None:
@@ -457,3 +457,30 @@ def test_a_file_that_is_no_set_is_refused(tmp_path: Path) -> None:
     given.write_text('{"name": 3}')
     done = CliRunner().invoke(quality.recall, [str(given)])
     assert type(done.exception).__name__ == "Invalid"
+
+
+# many matches
+
+
+def test_of_more_equals_than_are_ranked_the_newest_are_found(memory: holdfast.Memory) -> None:
+    for day in range(1, 29):
+        say(memory, *[f"tulip {SYLLABLES[day % 10]}{number}" for number in range(20)], channel=f"{day}",
+            timestamp=f"2023-02-{day:02}T10:00:00Z")  # fmt: skip
+    found = recall(memory, "tulip", asked="2023-03-01")
+    assert [hit["text"].rstrip("0123456789") for hit in found] == [f"tulip {SYLLABLES[28 % 10]}"] * 10
+
+
+def test_common_words_rank_what_rarer_words_find(memory: holdfast.Memory) -> None:
+    """So many records have the common word that only those with a rarer one are candidates."""
+    found = (["orchid bread"] + ["harbour bread"] * 4 + ["butter bread"] * 5) * 600
+    found[2_000] = "harbour orchid"
+    lines = [
+        {"role": "user", "content": f"{text} {SYLLABLES[number % 10]}{number}", "channel": f"c{number}"}
+        for number, text in enumerate(found)
+    ]
+    both = memory.add(HISTORY, lines, time="timestamp", durable=False)[2_000]
+    memory.put("note", "A harbour at dawn.", title="Dawn")
+    asked = "orchid Harbour"  # a name: enough of the question for an answer
+    assert [hit["title"] for hit in recall(memory, asked, kinds=["note"])] == ["Dawn"]
+    assert recall(memory, "orchid harbour")[0]["id"] == both
+    assert memory.find("orchid harbour").hits[0].record.id == both

@@ -149,7 +149,7 @@ def test_the_way_back_finds_what_the_way_on_finds(schedule: str, where: str) -> 
             assert made.last(moment) == max(one for one in on if one <= moment)
 
 
-# what always holds
+# invariants
 
 _FIELD = st.sampled_from(["*", "*/2", "*/7", "0", "3", "5-9", "1,4,8", "2-8/3"])
 _CRON = st.tuples(_FIELD, _FIELD, st.sampled_from(["*", "1", "29", "L", "*/5"]), st.sampled_from(["*", "2", "1-6"]),

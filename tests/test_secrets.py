@@ -60,7 +60,7 @@ def login(rng: random.Random) -> str:
 
 
 Made = tuple[str, str]
-"""What is written, and the part of it that must not be."""
+"""A text, and the part of it that must not be stored."""
 TRUE: dict[str, Callable[[random.Random], str | Made]] = {
     "anthropic": lambda r: "sk-ant-api03-" + some(r, URL64, 93) + "AA",
     "openai project": lambda r: "sk-proj-" + some(r, URL64, 120),
@@ -336,17 +336,17 @@ HOSTILE = ("sk-ant-", "sk-ant-xxxx", "token=", "API_KEY=", "API_KEY=aaaaaaaaaaaa
            "Basic aaaaaaaa ", "hf_", "ghp_a", "SK", "MDMT", "AccountKey=", "12345678:AA", "x", "A1", "=", "\n", "é", "-")  # fmt: skip
 
 
-def test_a_megabyte_made_to_be_slow_ends_within_bounded_work() -> None:
+def test_a_long_text_made_to_be_slow_ends_within_bounded_work() -> None:
     script = (
         "import sys; from holdfast import secrets\n"
         "for part in eval(sys.stdin.read()):\n"
-        "    text = (part * (1_000_000 // len(part) + 1))[:1_000_000]\n"
+        "    text = (part * (400_000 // len(part) + 1))[:400_000]\n"
         "    secrets.scan(text); secrets.redact(text[:100_000] + ' end'); secrets.find({'a': [text[:100_000]]})\n"
         "print('done')"
     )
 
     def limit() -> None:  # a pattern that goes back over all would take years
-        resource.setrlimit(resource.RLIMIT_CPU, (300, 300))
+        resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
 
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -372,7 +372,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "cron_add": {"schedule": "every 60"},
     "updateWorkspace": {"name": "w"},
 }
-"""What some tools must be given so that a call gets as far as writing."""
+"""Parameters that some tools need so that a call gets as far as writing."""
 
 
 def filled(schema: dict[str, Any], secret: str) -> Any:
@@ -392,7 +392,7 @@ def filled(schema: dict[str, Any], secret: str) -> Any:
 
 
 def holds(root: Path, *secrets_of: str) -> list[str]:
-    """Return the files and names below a root that hold one of these, in any case."""
+    """Return the files and names below a root that contain one of these, ignoring case."""
     found = []
     for path in root.rglob("*"):
         data = path.read_bytes().lower() if path.is_file() else b""
@@ -529,7 +529,7 @@ def test_the_owner_can_refuse_or_keep_what_was_said(root: Path) -> None:
     with configured(root, 'heard = "refuse"') as memory:
         with pytest.raises(Invalid, match="GitHub token"):
             memory.chat.append_message({"role": "user", "content": TOKEN})
-        memory.call("recall", {"query": TOKEN})  # a trace is not refused: nobody waits for it
+        memory.call("recall", {"query": TOKEN})  # a trace is not refused: no caller waits for it
         assert memory.traces.last(1)[0]["tool"] == "recall"
     assert holds(root, TOKEN) == []
     with configured(root, 'heard = "keep"') as memory:

@@ -18,6 +18,7 @@ import fork_server
 import holdfast
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query
+from holdfast.recall.answers import Candidates
 from holdfast.roots import make_root
 from terminal import on_terminal
 
@@ -235,6 +236,13 @@ class Listener:
         self._socket.close()
 
 
+def recalled(root: Path) -> str:
+    """Recall in another process, since libpq can block all threads of its own: the listener could not answer."""
+    command = [sys.executable, "-m", "holdfast", "recall", "anything", "--root", str(root), "--json"]
+    done = fork_server.run(command, capture_output=True, text=True, check=True)
+    return str(done.stdout)
+
+
 CLEAR, MD5 = struct.pack("!I", 3), struct.pack("!I", 5) + b"salt"
 
 
@@ -263,8 +271,7 @@ def test_settings_reach_for_no_variable_of_others(root: Path, listener: Listener
 )
 def test_a_server_that_settings_name_gets_no_password_in_clear(root: Path, listener: Listener, options: str) -> None:
     share(root, f"postgresql://u@127.0.0.1:{listener.port}/$HOLDFAST_PART{options}")
-    with holdfast.open(root) as memory:
-        told = json.dumps(memory.call("recall", {"query": "anything"}))
+    told = recalled(root)
     assert any(b"the-part-of-mine" in sent for sent in listener.got)  # it was asked
     assert not [sent for sent in listener.got if b"the-password" in sent or sent.startswith(b"p")]
     assert "$HOLDFAST_PART" in told and "of-mine" not in told
@@ -277,8 +284,7 @@ def test_the_owner_may_allow_what_settings_may_not(
     root = tmp_path / "mine"
     make_root(str(root))
     share(root, f"postgresql://u@127.0.0.1:{listener.port}/m")
-    with holdfast.open(root) as memory:
-        memory.call("recall", {"query": "anything"})
+    recalled(root)
     assert [sent for sent in listener.got if sent.startswith(b"p")]
 
 
@@ -290,3 +296,31 @@ def test_without_a_shared_memory_there_is_only_this_one(memory: holdfast.Memory)
         memory.find("deploy", where="shared")
     with pytest.raises(NotFound):
         memory.get("shared:x")
+
+
+def test_what_a_memory_has_for_a_query_stays_valid_when_its_index_is_replaced(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        first, *_ = [memory.put("note", f"Tulip {number}.", title=f"Note {number}") for number in range(4)]
+        found = memory.with_candidates(Query(text="tulip", associate=True), Candidates.loaded)
+        (root / first.path).unlink()
+        with holdfast.open(root) as other:
+            other.refresh(rebuild=True)  # other records get the numbers of these
+        (pool,) = found.pools
+        records = found.load(list(pool.candidates))
+        assert {row: record.id for row, record in records.items()} == {
+            row: one.id for row, one in pool.candidates.items()
+        }
+
+
+def test_an_answer_is_made_again_when_the_index_is_replaced_while_it_is_made(root: Path) -> None:
+    def ids(found: Candidates) -> list[str]:
+        rows = [row for pool in found.pools for row in pool.candidates]
+        if (root / first.path).exists():
+            (root / first.path).unlink()
+            with holdfast.open(root) as other:
+                other.refresh(rebuild=True)
+        return sorted(record.id for record in found.load(rows).values())
+
+    with holdfast.open(root) as memory:
+        first, *rest = [memory.put("note", f"Tulip {number}.", title=f"Note {number}") for number in range(4)]
+        assert memory.with_candidates(Query(text="tulip", associate=True), ids) == sorted(one.id for one in rest)

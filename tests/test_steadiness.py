@@ -1,6 +1,6 @@
-"""What a review found once must not come back.
+"""Regressions: faults that reviews found.
 
-Each test goes through a door that people and agents use: the tools, the memory, a command, or the server.
+Each test uses a public interface: the tools, the memory, a command, or the server.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree that somebody laid out by hand: one workspace, one plan in it."""
+    """A tree made by hand: one workspace with one plan."""
     root = tmp_path.resolve() / "tree"
     write(root, {f"{WORKSPACES}/w/OVERVIEW.md": OVERVIEW.format("w"), PLAN_PATH: PLAN})
     return root
@@ -106,7 +106,7 @@ def soon(holds: Callable[[], bool]) -> bool:
     return False
 
 
-# the same answers, whatever the index holds
+# the same answers in every state of the index
 
 
 def crowded() -> dict[str, str]:
@@ -131,7 +131,7 @@ def crowded() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reply]:
-    """A large tree, and its answers from an index that holds all of it."""
+    """A large tree, and its answers from a complete index."""
     root = tmp_path_factory.mktemp("crowd").resolve()
     write(root, crowded())
     with holdfast.open(root) as memory:
@@ -647,7 +647,8 @@ def test_a_file_in_conflict_is_not_written_to(merged: Path) -> None:
             reply = memory.call(tool, params)
             assert reply["success"] is False, (tool, reply)
             assert "unresolved merge conflict" in reply["error"], (tool, reply)
-            assert "Resolve it first." in reply["error"]
+            path = params.get("path", DECISIONS)
+            assert f"Resolve the conflict in {path}, then: git add {path}" in reply["error"]
     assert contents(merged, "traces") == before
 
 
@@ -707,7 +708,7 @@ def assert_conflict(root: Path) -> None:
 
 
 def test_a_conflict_of_entries_that_end_with_code_is_seen(root: Path) -> None:
-    """What both have at the end stands once, behind the conflict: so each half opens a fence and closes none."""
+    """Text at the end of both sides is once after the conflict: so each half opens a fence and closes none."""
     ours = f"{BASE}\n### [2026-01-02] Ours\n\nUse make:\n```sh\nmake all\n```\n\n---\n"
     theirs = f"{BASE}\n### [2026-01-03] Theirs\n\nUse ninja:\n```bash\nninja\n```\n\n---\n"
     merge(root, {DECISIONS: BASE}, {DECISIONS: ours}, {DECISIONS: theirs})
@@ -724,9 +725,9 @@ def test_a_conflict_behind_a_fence_that_was_left_open_is_seen(root: Path) -> Non
         {DECISIONS: base.format(entry.format(3, "Our text."))},
         {DECISIONS: base.format(entry.format(4, "Their text."))},
     )
-    with holdfast.open(root) as memory:  # a person sees entries, and so does the memory
+    with holdfast.open(root) as memory:  # a person sees entries, and so does the memory, but only ours
         shown = memory.call("retrieve_learnings", {"scope": "w"})["decisions"]
-    assert [entry["title"] for entry in shown] == ["E5", "E4", "E3", "E2", "Base"]
+    assert [entry["title"] for entry in shown] == ["E5", "E3", "E2", "Base"]
     assert_conflict(root)
 
 
@@ -766,7 +767,7 @@ def test_a_secret_is_refused_with_the_reason_and_leaves_no_trace(tree: Path, too
     held = [path for path in tree.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert held == []
     assert contents(tree, "traces") == before
-    with holdfast.open(tree) as memory:  # what holds no secret is kept
+    with holdfast.open(tree) as memory:  # text without a secret is kept
         assert memory.call(tool, params, context).get("success") is not False
 
 
@@ -779,7 +780,7 @@ def test_a_command_refuses_a_secret_too(tree: Path) -> None:
     assert not any(AWS.encode() in data for data in contents(tree).values())
 
 
-# a default that nobody wrote to
+# a default that was never written to
 
 
 @pytest.mark.parametrize("tool", ["retrieve_plans", "retrieve_learnings", "retrieve_overview", "workspace_context"])

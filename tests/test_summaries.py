@@ -1,4 +1,4 @@
-"""Summaries without a model: what matters is kept, nothing is made up, and what is left out is told."""
+"""Summaries without a model: important sentences are kept, nothing is made up, and omissions are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def entry(number: int, text: str, day: int = 1) -> Entry:
 
 
 def talk(seed: int, varied: bool) -> list[Entry]:
-    """200 entries of chatter, ten of which hold a fact between two sentences that do not matter."""
+    """200 entries of chatter, ten of which contain a fact between two unimportant sentences."""
     chance = random.Random(seed)
 
     def idle() -> str:
@@ -70,7 +70,7 @@ def talk(seed: int, varied: bool) -> list[Entry]:
 
 
 def spoken(line: str) -> str:
-    """What a line of a summary repeats."""
+    """The text that a line of a summary repeats."""
     return PREFIX.sub("", line).strip("…")
 
 
@@ -150,7 +150,7 @@ def test_short_forms_initials_and_dates_end_no_sentence() -> None:
     assert 'He said "stop."' in made and '"stop." Then' not in made
 
 
-# what is told of the rest
+# the report of what was left out
 
 
 def test_the_last_line_says_what_was_left_out() -> None:
@@ -213,7 +213,7 @@ def test_other_alphabets_keep_their_numbers_and_names() -> None:
     assert "Сервер Берёза слушает порт 8443." in extract(entries, 60)
 
 
-# what always holds
+# invariants
 
 words = st.text(max_size=30).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
 sentences = st.sampled_from(

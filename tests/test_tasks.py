@@ -1,4 +1,4 @@
-"""Tasks: what is ready, who holds it, how it ends; on files and in a database, by threads, processes and the dead."""
+"""Tasks: what is ready, who works on it, how it ends; on files and in a database, with threads and killed processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT = 1.0
 
 @pytest.fixture(params=["files", "database"])
 def where(request: pytest.FixtureRequest) -> str:
-    """Where a memory is that nobody else has: a folder, or the address of a database."""
+    """The place of a memory for one test: a folder, or the address of a database."""
     return str(request.getfixturevalue("root" if request.param == "files" else "address"))
 
 

@@ -159,7 +159,7 @@ def test_the_table_of_grants_holds_no_secret_and_shows_no_other_tenant(
     other = auth.for_tenant(address, f"t{secrets.token_hex(6)}")
     kept = auth.open_grants(other)
     assert kept.all() == []
-    assert kept.find(grant.tenant, grant.id)  # who has the token names the tenant
+    assert kept.find(grant.tenant, grant.id)  # a token names its tenant
     kept.revoke(grant.id)
     kept.close()
     with contextlib.closing(auth.open_grants(address)) as mine:
@@ -327,7 +327,7 @@ def fill(memory: Memory, workspace: str, text: str) -> None:
 
 
 def elsewhere(memory: Memory) -> None:
-    """Write to many places from alpha, as somebody may who is bound to none: its traces tell of all of them."""
+    """Write to many places from alpha, with an unscoped token: its traces are about all of them."""
     context = {"workspaceId": "alpha", "sessionId": "session-alpha", "goal": TEXTS["beta"]}
     memory.call("remember", {"text": TEXTS["beta"], "title": "Ripe", "scope": "beta"}, context)
     memory.call("remember", {"text": TEXTS["default"], "kind": "fact", "key": "ripe"}, context)
@@ -370,7 +370,7 @@ def same(reply: Any) -> str:
     """Return a reply as text without what every call has of its own: ids and times that were just made."""
     text = json.dumps(reply, sort_keys=True, ensure_ascii=False)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
-    text = re.sub(r"\b[0-9a-f]{32,64}\b", "VERSION", text)  # front matter tells when
+    text = re.sub(r"\b[0-9a-f]{32,64}\b", "VERSION", text)  # front matter contains the time
     text = re.sub(r"(?<![0-9a-f])t[0-9a-f]{10}\b", "TASK", text)
     text = re.sub(r"\b(\d+)-[0-9a-f]{8}\b", r"\1-ATTEMPT", text)
     text = re.sub(r'"score": [\d.]+', "SCORE", text)  # which a second more of age changes
@@ -399,7 +399,7 @@ class Worlds(NamedTuple):
     mine: Memory
     alone: Memory
     whole: Memory
-    """What `mine` is a part of."""
+    """The memory that `mine` is a part of."""
 
 
 @pytest.fixture
@@ -424,7 +424,7 @@ def scoped(store: str, tmp_path: Path) -> Iterator[Worlds]:
 def matrix(worlds: Worlds, wanted: list[str], texts: list[str]) -> int:
     """Ask every tool for every one of these in both worlds: not a letter of the answers may differ."""
     asked = 0
-    for tool in sorted(TOOLS, key=lambda tool: not tool.reads):  # who looks comes before who writes these very words
+    for tool in sorted(TOOLS, key=lambda tool: not tool.reads):  # read first, because writes use the same words
         for identifier in wanted:
             for given in variants(tool, identifier):
                 one, two = worlds.mine.call(tool.name, given), worlds.alone.call(tool.name, given)
@@ -499,7 +499,7 @@ def test_of_the_traces_of_its_workspace_a_token_sees_those_that_were_kept_to_it(
         assert not traced(memory)
         assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] == "stored"
     assert len(traced(scoped.mine)) == 1
-    assert traced(scoped.mine) == traced(scoped.alone)  # no number tells how many others there are
+    assert traced(scoped.mine) == traced(scoped.alone)  # no number reveals how many others there are
     recent = scoped.mine.call("loadWorkspace", {"name": "alpha"})["data"]["recentActivity"]
     assert [one["what"] for one in recent] == ["remember Sloe"]
     assert len(traced(scoped.whole)) > 1

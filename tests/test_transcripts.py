@@ -384,7 +384,7 @@ def test_the_same_line_twice_is_one_turn(memory: holdfast.Memory, root: Path) ->
     assert memory.verify().sound
 
 
-# bringing them in
+# imports
 
 
 def test_an_import_of_claude_code_keeps_every_turn(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:

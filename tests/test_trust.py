@@ -1,4 +1,4 @@
-"""What is recalled is data: it says who wrote it, how far that can be trusted, and cannot pass for anything else."""
+"""Recalled text is data: it has its writer and its trust, and cannot pass for anything else."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_title_cannot_end_its_line(memory: holdfast.Memory) -> None:
     assert not [line for line in text.splitlines() if line.startswith("9.")]
 
 
-# what nobody sees
+# invisible characters
 
 
 @pytest.mark.parametrize(

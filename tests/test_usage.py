@@ -46,7 +46,7 @@ def test_usage_is_counted_from_traces(root: Path, used: holdfast.Memory) -> None
     ]  # fmt: skip
     assert [one["title"] for one in found["never"]] == ["Zebras"]
     assert [(one["query"].casefold(), one["count"]) for one in found["unanswered"]] == [("quasar", 2), ("pulsar", 1)]
-    assert (found["kept"], found["calls"], found["unmeasured"]) == (3, 9, 0)
+    assert (found["kept"], found["calls"]) == (3, 9)
     tools = {one["tool"]: one for one in found["tools"]}
     assert (tools["recall"]["calls"], tools["recall"]["failed"], tools["remember"]["calls"]) == (6, 1, 3)
     assert found["tokens"] == tools["recall"]["tokens"] + tools["remember"]["tokens"]
@@ -88,7 +88,7 @@ def test_the_tokens_are_those_of_the_reply(memory: holdfast.Memory) -> None:
 
 def test_a_date_limits_what_is_counted(root: Path, used: holdfast.Memory) -> None:
     assert told(root, "--since", "9999-01-01") == {
-        "since": "9999-01-01T00:00:00.000Z", "first": "", "calls": 0, "tokens": 0, "unmeasured": 0, "tools": [], "recalled": [],
+        "since": "9999-01-01T00:00:00.000Z", "first": "", "calls": 0, "tokens": 0, "tools": [], "recalled": [],
         "never": told(root, "--since", "9999-01-01")["never"], "kept": 3, "unanswered": [],
     }  # fmt: skip
     assert told(root, "--since", "2020-01-01")["calls"] == 9
@@ -96,7 +96,7 @@ def test_a_date_limits_what_is_counted(root: Path, used: holdfast.Memory) -> Non
         used.usage("soon")
 
 
-def test_what_was_removed_or_never_measured_harms_nothing(root: Path, used: holdfast.Memory) -> None:
+def test_a_removed_record_and_odd_traces_are_counted(root: Path, used: holdfast.Memory) -> None:
     tea = next(one.id for one in used.usage().recalled if one.title == "Tea")
     used.forget(tea, yes=True)
     assert [one.title for one in used.usage().recalled] == ["Deploys", ""]
@@ -104,7 +104,7 @@ def test_what_was_removed_or_never_measured_harms_nothing(root: Path, used: hold
     odd = [old, old | {"tokens": "x"}, old | {"tokens": 3, "ids": 5}, old | {"tokens": 3, "params": 5, "ids": [5, {}]}]
     (root / "user/memory/traces/default/2020-01.jsonl").write_text("".join(json.dumps(one) + "\n" for one in odd))
     found = used.usage()
-    assert (found.calls, found.unmeasured) == (13, 2)
+    assert found.calls == 13
 
 
 def test_a_person_sees_a_table(root: Path, memory: holdfast.Memory) -> None:
@@ -130,3 +130,15 @@ def test_a_long_log_is_not_kept_in_memory(root: Path) -> None:
         tracemalloc.stop()
     assert (found.calls, found.tokens) == (20_000, 140_000)
     assert most < sum(map(len, lines)) / 2
+
+
+def test_a_recall_leaves_the_traces_of_earlier_calls_unread_until_they_are_searched(root: Path) -> None:
+    with holdfast.open(root, watch=True) as memory:
+        memory.put("note", "The kettle is in the attic.", title="Kettle")
+        for _ in range(3):
+            assert memory.call("recall", {"query": "kettle"})["hits"]
+        assert memory.stats()["behind"] == 1
+        assert len(memory.find(kinds=("trace",))) == 3
+        assert memory.stats()["behind"] == 0
+        memory.call("recall", {"query": "kettle"})
+        assert len(memory.find(kinds=("trace",))) == 4

@@ -1,7 +1,7 @@
 """Run the official MCP conformance suite against `holdfast mcp --http` and write its score: `scripts/conformance`.
 
-The suite cannot send a token, so a small proxy on loopback adds the header and passes everything else on as it is.
-Scenarios that call fixture tools of the suite's own example server have nothing to call here and are listed as such.
+The suite cannot send a token, so a small proxy on loopback adds the header and forwards everything else unchanged.
+Scenarios that call fixture tools of the suite's own example server do not apply and are listed as such.
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ import holdfast
 
 SOURCE = pathlib.Path(holdfast.__file__).parent
 NOUNS = frozenset({"string", "setting", "ranking", "parsing", "embedding", "calling"})
-"""Module names that end like a gerund and are nouns."""
+"""Module names that end in -ing and are nouns."""
 WARM, COUNTED, RUNS = 5, 5, 7
 SETTLE = 0.3
-"""Seconds after an operation in which its background work ends."""
+"""Seconds after an operation within which its background work ends."""
 SERVE = "import sys; from tools.house import serve; serve(*sys.argv[1:])"
 CONTEXT = {"conversationContext": "We compared two layouts and chose the second.", "activeTask": "Writing the layout"}
 STATE = CONTEXT | {"activeFiles": ["src/layout.py"], "nextSteps": ["Write the tests"]}
@@ -55,7 +55,7 @@ _PREFIX = f"{SOURCE}{os.sep}"
 _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 Around = tuple[ast.AST, ...]
-"""The functions and classes that a node is in, the innermost last."""
+"""The functions and classes around a node, the innermost last."""
 Figures = dict[str, float]
 
 
@@ -164,7 +164,7 @@ def one_importer(modules: Sequence[Module]) -> Measure:
 
 
 def within(node: ast.AST, around: Around = ()) -> Iterator[tuple[ast.AST, Around]]:
-    """Yield every node below this one, with what it is in."""
+    """Yield every node below this one, with the functions and classes around it."""
     for child in ast.iter_child_nodes(node):
         yield child, around
         yield from within(child, (*around, child) if isinstance(child, _Function | ast.ClassDef) else around)
@@ -205,7 +205,7 @@ def means(use: ast.Name | ast.Attribute, inside: Around, function: _Function, ar
 
 
 def shared_class_names(modules: Sequence[Module]) -> Measure:
-    """Find class names that are defined in more than one module; a leading underscore makes no other name."""
+    """Find class names that are defined in more than one module; a leading underscore does not count."""
     homes: dict[str, list[str]] = collections.defaultdict(list)
     for module in modules:
         for name in {node.name.lstrip("_") for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}:
@@ -215,7 +215,7 @@ def shared_class_names(modules: Sequence[Module]) -> Measure:
 
 
 def gerunds(modules: Sequence[Module]) -> Measure:
-    """Find modules that are named by what they do instead of by what they are."""
+    """Find modules that are named after an activity instead of a thing."""
     found = [module.name for module in modules if module.last.endswith("ing") and module.last.lstrip("_") not in NOUNS]
     return Measure("modules named by gerunds", {"modules": len(found)}, found)
 
@@ -237,7 +237,7 @@ def import_cycles(modules: Sequence[Module]) -> Measure:
     """Find groups of modules that import each other at module level, type checking aside."""
     known = {module.name for module in modules}
     reached = {module.name: imports(top_level(module), known) for module in modules}
-    for middle in known:  # Warshall: whatever imports the middle also reaches what the middle imports
+    for middle in known:  # Warshall: a module that imports the middle one also reaches the imports of the middle one
         for others in reached.values():
             if middle in others:
                 others |= reached[middle]

@@ -64,7 +64,7 @@ def every_command(group: click.Group, name: str = "holdfast") -> Iterator[tuple[
     context = click.Context(group, info_name=name)
     for part in sorted(group.list_commands(context)):
         command = group.get_command(context, part)
-        assert command is not None  # it was listed
+        assert command is not None  # listed
         yield f"{name} {part}", command
         if isinstance(command, click.Group):
             yield from every_command(command, f"{name} {part}")

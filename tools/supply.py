@@ -1,13 +1,12 @@
-"""The supply chain: hashes of what is installed, and a list of all components.
+"""The supply chain: hashes of the installed packages, and a list of all components.
 
     python -m tools.supply hashes        write requirements-hashes.txt from the pins in constraints.txt
-    python -m tools.supply check         compare what the package index offers now with requirements-hashes.txt
+    python -m tools.supply check         compare the package index with requirements-hashes.txt
     python -m tools.supply sbom [EXTRA…] print the software bill of materials (CycloneDX 1.6) of the installed package
 
-A pin names a version, and a hash names its bytes: if an index is made to offer other bytes under the same version,
-`check` fails, and so does `pip install --require-hashes -r requirements-hashes.txt`. The hashes are those of the files
-for one platform, which the first line names. No file has an address of a package index. What the bytes do is not
-examined.
+A pin names a version, and a hash its bytes: if an index offers other bytes under the same version, `check` fails, and
+so does `pip install --require-hashes -r requirements-hashes.txt`. The hashes are those of the files for one platform,
+which the first line names. No file contains the address of a package index. The content of packages is not examined.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def known() -> dict[str, str]:
 
 
 def offered() -> dict[str, str]:
-    """Return the SHA-256 of what the package index offers now for each pin, on this platform."""
+    """Return the SHA-256 of what the package index offers for each pin, on this platform."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder, "report.json")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
@@ -55,12 +54,12 @@ def offered() -> dict[str, str]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Name the pins that have no hash, another hash, or are not offered any more."""
+    """Return the pins that have no hash, another hash, or are no longer offered."""
     return sorted(pin for pin in before.keys() | now.keys() if before.get(pin) != now.get(pin))
 
 
 def components(extras: Iterable[str] = ()) -> list[importlib.metadata.Distribution]:
-    """Return the installed packages that Holdfast needs with these extras, directly or not."""
+    """Return the installed packages that Holdfast needs with these extras, directly or indirectly."""
     found: dict[str, importlib.metadata.Distribution] = {}
     waiting = [("holdfast", extra) for extra in ("", *extras)]
     seen = set()

@@ -24,7 +24,7 @@ R = TypeVar("R")
 _THREADS = 8
 
 
-class _Call(Generic[P, R]):
+class _Awaited(Generic[P, R]):
     """A method of `Memory`, to be awaited."""
 
     def __init__(self, method: Callable[Concatenate[Memory, P], R]) -> None:
@@ -41,13 +41,19 @@ class _Call(Generic[P, R]):
 class AsyncMemory:
     """One memory, used with `async with`.
 
-    `put keep hide undo get find tail related call prompt stats` are those of `Memory`, to be awaited. `run` awaits any
-    other function; `blocking` is the `Memory` itself.
+    `put put_draft hide undo get find tail related call prompt stats` are those of `Memory`, to be awaited. `run` awaits
+    any other function; `blocking` is the `Memory` itself.
     """
 
-    put, keep, hide, undo = _Call(Memory.put), _Call(Memory.keep), _Call(Memory.hide), _Call(Memory.undo)
-    get, find, tail, related = _Call(Memory.get), _Call(Memory.find), _Call(Memory.tail), _Call(Memory.related)
-    call, prompt, stats = _Call(Memory.call), _Call(Memory.prompt), _Call(Memory.stats)
+    put, put_draft = _Awaited(Memory.put), _Awaited(Memory.put_draft)
+    hide, undo = _Awaited(Memory.hide), _Awaited(Memory.undo)
+    get, find, tail, related = (
+        _Awaited(Memory.get),
+        _Awaited(Memory.find),
+        _Awaited(Memory.tail),
+        _Awaited(Memory.related),
+    )
+    call, prompt, stats = _Awaited(Memory.call), _Awaited(Memory.prompt), _Awaited(Memory.stats)
 
     def __init__(self, open_it: Callable[[], Memory]) -> None:
         self._open = open_it

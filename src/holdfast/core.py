@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import Invalid, Unavailable
 from holdfast.formats import jsonl, prompts
 from holdfast.model import kinds
 from holdfast.model.kinds import KINDS, Kind, session_folder
@@ -132,43 +131,30 @@ class Core(Writer):
             check(wanted)
             return shared.find(self, wanted)
         plain = not wanted.associate and wanted.level == "records"
-        return self._with_candidates(
+        return self.with_candidates(
             wanted, lambda found: answers.answer(found, wanted, self.settings.search), plain=plain
         )
-
-    def candidates(self, query: Query) -> Candidates:
-        """Return what this memory has for a query, before it is ranked."""
-        return self._with_candidates(query, lambda found: found)
 
     def explain(self, query: Query, identifier: str) -> answers.Explained:
         """Explain step by step how one record is ranked, whether it is among the answers or not."""
         record = self.get(identifier)
 
         def work(found: Candidates) -> answers.Explained:
-            only = msgspec.structs.replace(found.where, only=record.id)
+            only = msgspec.structs.replace(found.filter, only=record.id)
             return answers.explain(record, found, query, self.settings.search, passes=self.store.passes(only))
 
-        return self._with_candidates(query, work)
+        return self.with_candidates(query, work)
 
-    def _with_candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
-        """Find the candidates for a query and use them; see `Store.search`."""
+    def with_candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
+        """Find what this memory has for a query, and return what `use` makes of it; see `Store.search`."""
         check(query)
         terms = parse(query.text)
         _check_searched(*query.kinds, *terms.kinds)
         among = both(query.kinds, terms.kinds)
         where = self.filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
-            return use(Candidates(where=where, as_of=iso(now_ms())))
-
-        def get(identifier: str) -> Record | None:
-            with contextlib.suppress(HoldfastError):
-                return self.store.get(identifier)
-            return None
-
-        def work(found: Candidates) -> T:
-            return use(msgspec.structs.replace(found, get=get))
-
-        return self.store.search(query, terms, where, work, plain=plain)
+            return use(Candidates(filter=where, as_of=iso(now_ms())))
+        return self.store.search(query, terms, where, use, plain=plain)
 
     @functools.cached_property
     def shared(self) -> SharedMemory | None:
@@ -271,7 +257,7 @@ class Core(Writer):
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
-            kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
+            kinds=wanted, scope=where.path, above=query.above, unscoped=query.shared,
             sessions=_sessions(query.session), tags=tags, since=since, until=until,
             known=end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=_SEARCHABLE,

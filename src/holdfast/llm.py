@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -27,9 +26,6 @@ from holdfast.secrets import redact
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-_LONGEST_WAIT = 5.0
-"""Seconds; if a busy server asks for a longer wait, the call is not repeated."""
-_BUSY = (429, 503)
 _LEAST_TEXT = 50
 """Tokens of text below which a call is not worth its prompt."""
 _ANY_COUNT = 10**9
@@ -44,13 +40,6 @@ class _Target(msgspec.Struct, frozen=True):
     port: int
     path: str
     headers: dict[str, str]
-
-
-class _Response(msgspec.Struct, frozen=True):
-    status: int
-    wait: float
-    """Seconds that a busy server asks to wait."""
-    body: bytes
 
 
 class Ledger(Protocol):
@@ -98,32 +87,13 @@ class LanguageModel:
         return made
 
     def _ask(self, target: _Target, request: dict[str, Any], prompt: int) -> str:
-        """Send a request, and repeat it once if the server is busy."""
-        body = msgspec.json.encode(request)
-        for last in (False, True):
-            response, text = self._send(target, body, prompt, request["max_tokens"])
-            if response.status == 200:
-                return text
-            if last or response.status not in _BUSY or response.wait > _LONGEST_WAIT:
-                break
-            time.sleep(response.wait)
-        status, advice = response.status, "Check url and name in [model]."
-        if status in (401, 403):
-            advice = f"Check the key in the variable {self._settings.key_env} of the environment."
-        elif 300 <= status < 400:
-            advice = "No redirect is followed: set url in [model] to where it leads."
-        elif status >= 500 or status == 429:
-            advice = _LATER
-        raise Unavailable(f"The model's server answered with status {status}.", advice)
-
-    def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Response, str]:
-        """Send a request once within the budget of the day, and count it if it was sent."""
+        """Send a request within the budget of the day, count it if it was sent, and return the text of the answer."""
         import http.client
 
-        day = times.utc_now()[:10]
+        day, cost = times.utc_now()[:10], prompt + request["max_tokens"]
         left = self._settings.day_tokens - self._ledger.spent(day)
-        if prompt + most > left:
-            fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
+        if cost > left:
+            fault = f"This call may cost {cost} tokens, and {max(0, left)} are left of today's."
             raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
         kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
         connection, used = kind(target.host, target.port, timeout=self._settings.timeout_seconds), prompt
@@ -135,15 +105,22 @@ class LanguageModel:
             raise Unavailable(f"The model's server cannot be reached: {why or 'no such host'}.", _LATER) from None
         try:
             with contextlib.closing(connection):
-                response = _post(connection, target, body)
-            if response.status != 200:
-                return response, ""
-            text, used = _parsed(response.body, prompt)
+                status, answer = _post(connection, target, msgspec.json.encode(request))
+            if status != 200:
+                raise Unavailable(f"The model's server answered with status {status}.", self._advice(status))
+            text, used = _parsed(answer, prompt)
             if not text:
                 raise Unavailable("The model's answer contains no text.", _LATER)
-            return response, text
+            return text
         finally:
             self._ledger.add(day, used)
+
+    def _advice(self, status: int) -> str:
+        if status in (401, 403):
+            return f"Check the key in the variable {self._settings.key_env} of the environment."
+        if 300 <= status < 400:
+            return "No redirect is followed: set url in [model] to where it leads."
+        return _LATER if status >= 500 or status == 429 else "Check url and name in [model]."
 
 
 def _fill(form: str, most: int, given: int, whole: int) -> str:
@@ -199,7 +176,7 @@ def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
-def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Response:
+def _post(connection: HTTPConnection, target: _Target, body: bytes) -> tuple[int, bytes]:
     """Post a request and read the whole answer within the timeout of the connection."""
     import http.client
     import socket
@@ -227,7 +204,4 @@ def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Response
         raise Unavailable("The model took too long.", _LATER)
     if len(data) > _MAX_ANSWER:
         raise Unavailable(f"The model's answer is longer than {_MAX_ANSWER} bytes.", _LATER)
-    after = response.headers.get("Retry-After", "")
-    number = after.isdecimal() and len(after) < 10
-    wait = 1.0 if not after else float(after) if number else float("inf")  # a date is too far away
-    return _Response(response.status, wait, data)
+    return response.status, data

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_SETTINGS = 1 << 20
 _ADDRESS = regex(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+ATTRIBUTES = ("*.jsonl merge=union", "*.md merge=holdfast")
+"""How git merges a memory; a clone that does not know our driver merges Markdown by lines."""
 _TOML = f"""\
 # Settings of this memory. All have defaults; docs/reference/settings.md lists them.
 format = {settings.FORMAT}
@@ -257,8 +259,8 @@ def make_root(location: str, template: bool = False) -> list[str]:
             raise Invalid(f"{source} is not UTF-8.", "Save it as UTF-8.") from None
         ignored = (f"/{paths.memory}/{place}" for place in ("traces/", "sessions/*/runs/", "writes/kept/"))
         written += [
-            *_extend(location, ".gitattributes", ("*.jsonl merge=union",)),
-            *_extend(location, ".gitignore", (f"{settings.DERIVED}/", ".holdfast-tmp-*", *ignored)),
+            *extend(location, ".gitattributes", ATTRIBUTES),
+            *extend(location, ".gitignore", (f"{settings.DERIVED}/", ".holdfast-tmp-*", *ignored)),
         ]
         for folder in (paths.rules, paths.memory, paths.workspaces):  # others are made with the first file in them
             os.makedirs(os.path.join(location, folder), exist_ok=True)
@@ -299,7 +301,7 @@ def _put(tree: Tree, files: dict[str, str]) -> list[str]:
     return written
 
 
-def _extend(location: str, name: str, lines: tuple[str, ...]) -> list[str]:
+def extend(location: str, name: str, lines: tuple[str, ...]) -> list[str]:
     """Add the lines that a file lacks; return its name if it was changed."""
     path = os.path.join(location, name)
     try:

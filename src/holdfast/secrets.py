@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import binascii
 import functools
+import itertools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -260,6 +261,7 @@ _SHORTEST = 8
 """Characters of the shortest secret."""
 _LONG = 15
 """Characters of the shortest word that contains a secret."""
+_LONG_WORD = regex(rf"(?<!\S)\S{{{_LONG},}}")
 
 
 def _alternatives(marks: Collection[str]) -> str:
@@ -273,10 +275,33 @@ def _alternatives(marks: Collection[str]) -> str:
 
 
 @functools.cache
-def _parts() -> re.Pattern[str]:
-    """Return the pattern of all marks that are part of the secret itself; compiled on first use."""
-    marks = {mark for form in FORMATS for mark in form.marks}
-    return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
+def _marks(*, inside: bool) -> re.Pattern[str]:
+    """Return the pattern of all marks of one sort; compiled on first use.
+
+    Marks `inside` are part of a long word, the secret itself. The others can be anywhere in a text.
+    """
+    other = (*_NAMING, *_SHORT)
+    marks = {mark for form in FORMATS for mark in form.marks if inside != any(name in mark for name in other)}
+    return re.compile(_alternatives(marks))
+
+
+def _places(text: str) -> Iterator[int]:
+    """Yield all places of a text where a mark starts."""
+    words = ((_marks(inside=True), *word.span()) for word in _LONG_WORD.finditer(text))
+    for pattern, start, end in itertools.chain([(_marks(inside=False), 0, len(text))], words):
+        while found := pattern.search(text, start, end):
+            yield (start := found.start())
+            start += 1  # marks may overlap
+
+
+@functools.cache
+def _ranks() -> Mapping[str, list[tuple[str, int]]]:
+    """Return the marks, each with the rank of its format, by their first two characters."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for rank, form in enumerate(FORMATS):
+        for mark in form.marks:
+            found.setdefault(mark[:2], []).append((mark, rank))
+    return found
 
 
 @functools.cache
@@ -315,18 +340,24 @@ def marked(value: Any, shortest: int = _SHORTEST) -> bool:
         if mark in text:
             return True
     words = [word for word in text.split() if len(word) >= _LONG]
-    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_parts().search, words)))
+    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_marks(inside=True).search, words)))
 
 
 def scan(text: str, allow: Collection[str] = ()) -> list[Secret]:
     """Return the secrets in a text, in order and without overlaps; `allow` names formats to ignore."""
+    if len(text) < _SHORTEST or not marked(text):
+        return []
     spans: list[tuple[int, int, int]] = []
-    for rank, form in enumerate(FORMATS if len(text) >= _SHORTEST and marked(text) else ()):
-        done, marks = 0, "|".join([re.escape(mark) for mark in form.marks if mark in text])
-        for at in re.finditer(marks, text) if marks and form.name not in allow else ():
-            found = _pattern(rank).match(text, at.start()) if at.start() >= done else None
+    tried, done = [0] * len(FORMATS), [0] * len(FORMATS)  # of each format: how far
+    for at in sorted(_places(text)):
+        for mark, rank in _ranks()[text[at : at + 2]]:
+            form = FORMATS[rank]
+            if at < tried[rank] or form.name in allow or not text.startswith(mark, at):
+                continue
+            tried[rank] = at + len(mark)
+            found = _pattern(rank).match(text, at) if at >= done[rank] else None
             if found and form.check(found):
-                done = found.end()
+                done[rank] = found.end()
                 spans.append((found.start("s") - form.lead, found.end("s"), rank))
     joined: list[tuple[int, int, int]] = []
     for start, end, rank in sorted(spans):

@@ -1,4 +1,4 @@
-"""The tree of files keeps its contract."""
+"""The tree of files fulfils its contract."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.tree_contract import MEGABYTE, Engine, TreeContract
+from contract.tree_contract import MEGABYTE, Opener, TreeContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT
 
 
-class FileEngine:
+class FileOpener:
     """A folder of plain files; `native=False` opens them without openat2."""
 
     def __init__(self, name: str, *, native: bool) -> None:
@@ -30,20 +30,20 @@ class FileEngine:
         file.write_bytes(data)
 
 
-FILE_ENGINES: list[Engine] = [FileEngine("files", native=True), FileEngine("files-portable", native=False)]
+OPENERS: list[Opener] = [FileOpener("files", native=True), FileOpener("files-portable", native=False)]
 
 
-@pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
+@pytest.mark.parametrize("opener", OPENERS, ids=lambda opener: str(opener.name))
 class TestTree(TreeContract):
     """The contract, with and without openat2."""
 
 
 class TestFiles:
-    """What holds for the file engine beyond the contract: the folder is the owner's, and stays tidy."""
+    """Beyond the contract: the folder belongs to the owner and stays tidy."""
 
-    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
-    def test_writes_leave_nothing_but_the_files(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path))
+    @pytest.mark.parametrize("opener", OPENERS, ids=lambda opener: str(opener.name))
+    def test_writes_leave_nothing_but_the_files(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path))
         first = tree.write("a/b.md", b"first", expect=ABSENT)
         tree.write("a/b.md", b"second", expect=first, keep="kept/one")
         with pytest.raises(AlreadyExists):
@@ -56,17 +56,17 @@ class TestFiles:
         found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         assert found == ["a/log.jsonl", "c/d.md", "kept/one"]
 
-    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
-    def test_a_move_of_nothing_leaves_no_folder(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path))
+    @pytest.mark.parametrize("opener", OPENERS, ids=lambda opener: str(opener.name))
+    def test_a_move_of_nothing_leaves_no_folder(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path))
         with pytest.raises(NotFound):
             tree.move("old/a.md", "new/a.md")
         tree.close()
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
-    def test_long_use_holds_no_more_and_more_files_open(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path))
+    @pytest.mark.parametrize("opener", OPENERS, ids=lambda opener: str(opener.name))
+    def test_long_use_holds_no_more_and_more_files_open(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path))
 
         def use(number: int) -> None:
             tree.append(f"logs/{number}.jsonl", lambda _: b"one\n", durable=False)

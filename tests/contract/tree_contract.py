@@ -1,7 +1,7 @@
-"""The contract of the tree port, for any engine.
+"""The contract of a tree of files.
 
-An `Engine` opens trees and plants bytes as somebody else would, behind the tree's back. To hold another engine to the
-contract, add it to the list in `test_tree.py`; nothing here knows what lies below the port.
+An `Opener` opens trees, and writes files as another program would, without the tree. To test another implementation, add
+an opener to the list in `test_tree.py`; nothing here depends on how files are stored.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from holdfast.storage.files.tree import Files as Tree
 from holdfast.storage.tree import ABSENT, Line, Stamp
 
 LONGEST = 64
-"""The line limit of trees that are opened to meet over-long lines."""
+"""The line limit of trees in tests of overlong lines."""
 MEGABYTE = 1 << 20
 LOCK = "runs/lock"
 
 
-class Engine(Protocol):
+class Opener(Protocol):
     """Opens trees on one kind of storage. It is sent to other processes, so it must pickle."""
 
     name: str
@@ -56,7 +56,7 @@ def content(tree: Tree, path: str) -> bytes:
 
 
 def model(data: bytes, longest: int) -> list[Line]:
-    """Say what scanning these bytes must give: the slow and obvious way."""
+    """Return what a scan of these bytes must return, computed in the slow and obvious way."""
     pieces = data.split(b"\n")
     result = []
     offset = 0
@@ -71,7 +71,7 @@ def model(data: bytes, longest: int) -> list[Line]:
 
 
 def walked(tree: Tree, folder: str, *suffixes: str) -> dict[str, Stamp]:
-    """Walk where nothing may be blocked."""
+    """Walk a tree in which nothing is refused."""
     refused: list[tuple[str, str]] = []
     found = list(tree.walk(folder, suffixes or (".md", ".jsonl"), lambda path, why: refused.append((path, why))))
     assert refused == []
@@ -85,7 +85,7 @@ _MADE = st.lists(st.tuples(_SIZES, st.sampled_from([b"x", b" ", b"\r", b"\0", b"
 
 @st.composite
 def log_bytes(draw: st.DrawFn) -> bytes:
-    """Draw what a log may hold: random bytes, or lines around the sizes at which readers change their mind."""
+    """Draw the bytes of a log: random bytes, or lines around the sizes of the readers' buffers."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=400).map(lambda data: data.replace(b"\x07", b"\n")))
     data = b"".join(fill * size + b"\n" for size, fill in draw(_MADE))
@@ -93,7 +93,7 @@ def log_bytes(draw: st.DrawFn) -> bytes:
 
 
 class TreeContract:
-    """Tests of one engine; a subclass gives the fixture `engine`."""
+    """The tests; a subclass provides the fixture `opener`."""
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> str:
@@ -102,8 +102,8 @@ class TreeContract:
         return str(folder)
 
     @pytest.fixture
-    def tree(self, engine: Engine, place: str) -> Iterator[Tree]:
-        opened = engine.open(place)
+    def tree(self, opener: Opener, place: str) -> Iterator[Tree]:
+        opened = opener.open(place)
         yield opened
         opened.close()
 
@@ -155,8 +155,8 @@ class TreeContract:
         tree.append("log.jsonl", lambda _: b"{}\n")
         assert tree.versions(["log.jsonl"]) == {"log.jsonl": version_of(b"{}\n")}
 
-    def test_what_another_program_wrote_is_read(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "a/by-hand.md", b"by hand")
+    def test_what_another_program_wrote_is_read(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "a/by-hand.md", b"by hand")
         assert tree.read("a/by-hand.md").data == b"by hand"
 
     def test_creating_never_replaces(self, tree: Tree) -> None:
@@ -171,8 +171,8 @@ class TreeContract:
         with pytest.raises(AlreadyExists):
             tree.write("a.md", b"first", expect=ABSENT)
 
-    def test_creating_never_replaces_what_another_program_wrote(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "a.md", b"by hand")
+    def test_creating_never_replaces_what_another_program_wrote(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "a.md", b"by hand")
         with pytest.raises(AlreadyExists):
             tree.write("a.md", b"ours", expect=ABSENT)
         assert tree.read("a.md").data == b"by hand"
@@ -191,9 +191,9 @@ class TreeContract:
         assert tree.read("a.md") == second
         assert tree.stat("kept/one") is None
 
-    def test_a_write_after_a_change_by_hand_is_stale(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_a_write_after_a_change_by_hand_is_stale(self, opener: Opener, place: str, tree: Tree) -> None:
         first = tree.write("a.md", b"first", expect=ABSENT)
-        engine.plant(place, "a.md", b"2nd..")
+        opener.plant(place, "a.md", b"2nd..")
         with pytest.raises(Conflict):
             tree.write("a.md", b"third", expect=first)
         assert tree.read("a.md").data == b"2nd.."
@@ -319,16 +319,16 @@ class TreeContract:
         assert tree.append("log.jsonl", say(b"")) is None
         assert tree.stat("log.jsonl") == before
 
-    def test_composing_nothing_leaves_a_torn_tail_alone(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "log.jsonl", b"one\ntor")
+    def test_composing_nothing_leaves_a_torn_tail_alone(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "log.jsonl", b"one\ntor")
         assert tree.append("log.jsonl", say(b"")) is None
         assert content(tree, "log.jsonl") == b"one\ntor"
 
     @pytest.mark.parametrize("error", [RuntimeError("mine"), Conflict("mine"), OSError(5, "mine"), KeyboardInterrupt()])
     def test_an_error_while_composing_changes_nothing_and_lets_the_log_go(
-        self, engine: Engine, place: str, error: BaseException
+        self, opener: Opener, place: str, error: BaseException
     ) -> None:
-        tree = engine.open(place, lock_seconds=1.0)
+        tree = opener.open(place, lock_seconds=1.0)
         tree.append("log.jsonl", say(b"one\n"))
 
         def fail(_: LogEnd) -> bytes:
@@ -342,8 +342,8 @@ class TreeContract:
         tree.close()
 
     @pytest.mark.parametrize("torn", [b"tor", b'{"a":', b"\0\0\0", b"\xff", b"\r", b" "])
-    def test_the_next_append_seals_a_torn_tail(self, engine: Engine, place: str, tree: Tree, torn: bytes) -> None:
-        engine.plant(place, "log.jsonl", b"one\n" + torn)
+    def test_the_next_append_seals_a_torn_tail(self, opener: Opener, place: str, tree: Tree, torn: bytes) -> None:
+        opener.plant(place, "log.jsonl", b"one\n" + torn)
         done = tree.append("log.jsonl", say(b"two\n"))
         assert content(tree, "log.jsonl") == b"one\n" + torn + b"\ntwo\n"
         assert done is not None
@@ -367,10 +367,10 @@ class TreeContract:
         ids=["nothing", "one", "two", "blank end", "all blank", "torn", "over-long end", "long blank end", "longest"],
     )
     def test_an_append_sees_the_last_line_with_something_on_it(
-        self, engine: Engine, place: str, planted: bytes, last: bytes
+        self, opener: Opener, place: str, planted: bytes, last: bytes
     ) -> None:
-        tree = engine.open(place, line_bytes=LONGEST)
-        engine.plant(place, "log.jsonl", planted)
+        tree = opener.open(place, line_bytes=LONGEST)
+        opener.plant(place, "log.jsonl", planted)
         seen: list[tuple[int, bytes]] = []
 
         def look(end: LogEnd) -> bytes:
@@ -381,10 +381,10 @@ class TreeContract:
         assert seen == [(len(planted), last)]
         tree.close()
 
-    def test_lines_are_rewritten_at_once_and_all_others_stay(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path), line_bytes=LONGEST)
+    def test_lines_are_rewritten_at_once_and_all_others_stay(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path), line_bytes=LONGEST)
         long = b"x" * (3 * LONGEST)
-        engine.plant(str(tmp_path), "log.jsonl", b"one\ntwo\n\n" + long + b"\nthree\ntor")
+        opener.plant(str(tmp_path), "log.jsonl", b"one\ntwo\n\n" + long + b"\nthree\ntor")
         assert tree.rewrite("log.jsonl", lambda line: b"2" if line == b"two" else line) == 1
         assert tree.read("log.jsonl").data == b"one\n2  \n\n" + long + b"\nthree\ntor"
         assert tree.rewrite("log.jsonl", lambda line: line) == 0
@@ -399,10 +399,10 @@ class TreeContract:
     @pytest.mark.parametrize("width", [1, 9, 40])
     @pytest.mark.parametrize("torn", [b"", b"line"])
     def test_lines_of_a_large_log_are_rewritten_wherever_they_lie(
-        self, engine: Engine, place: str, tree: Tree, width: int, torn: bytes
+        self, opener: Opener, place: str, tree: Tree, width: int, torn: bytes
     ) -> None:
         lines = [b"line %d " % number + b"x" * (number % 90) for number in range(12_000)]
-        engine.plant(place, "log.jsonl", b"\n".join(lines) + b"\n" + torn)
+        opener.plant(place, "log.jsonl", b"\n".join(lines) + b"\n" + torn)
         before = tree.stat("log.jsonl")
 
         def change(line: bytes) -> bytes:
@@ -418,8 +418,8 @@ class TreeContract:
         assert done is not None and done.start == after.size
         assert tree.read("log.jsonl").data.endswith((b"\n" if torn else b"") + b"after line\n")
 
-    def test_who_appends_while_a_log_is_rewritten_loses_nothing(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path))
+    def test_who_appends_while_a_log_is_rewritten_loses_nothing(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path))
         tree.append("log.jsonl", lambda _: b"first\n" * 2000)
 
         def compose(number: int, _end: LogEnd) -> bytes:
@@ -441,9 +441,9 @@ class TreeContract:
         assert len(found) == 2120
         tree.close()
 
-    def test_a_snapshot_of_a_log_ends_with_a_whole_line(self, engine: Engine, tmp_path: Path) -> None:
-        tree = engine.open(str(tmp_path))
-        engine.plant(str(tmp_path), "log.jsonl", b"one\ntwo\ntor")
+    def test_a_snapshot_of_a_log_ends_with_a_whole_line(self, opener: Opener, tmp_path: Path) -> None:
+        tree = opener.open(str(tmp_path))
+        opener.plant(str(tmp_path), "log.jsonl", b"one\ntwo\ntor")
         with tree.snapshot("log.jsonl", log=True) as found:
             tree.append("log.jsonl", lambda _: b"three\n")
             assert (found.size, b"".join(found.chunks)) == (8, b"one\ntwo\n")
@@ -467,8 +467,8 @@ class TreeContract:
         assert tree.read("a/b.jsonl").data == b"other"
 
     @pytest.mark.parametrize("durable", [True, False])
-    def test_a_file_is_created_from_pieces_or_not_at_all(self, engine: Engine, tmp_path: Path, durable: bool) -> None:
-        tree = engine.open(str(tmp_path))
+    def test_a_file_is_created_from_pieces_or_not_at_all(self, opener: Opener, tmp_path: Path, durable: bool) -> None:
+        tree = opener.open(str(tmp_path))
         tree.create("a/b.bin", iter([b"one", b"", b"two"]), mtime=10**18, durable=durable)
         tree.settle()
         assert tree.read("a/b.bin").data == b"onetwo"
@@ -499,9 +499,9 @@ class TreeContract:
         ],
     )
     def test_an_append_sees_the_lines_from_an_offset_on(
-        self, engine: Engine, place: str, tree: Tree, offset: int, lines: list[bytes]
+        self, opener: Opener, place: str, tree: Tree, offset: int, lines: list[bytes]
     ) -> None:
-        engine.plant(place, "log.jsonl", b"one\n\nthree\ntor")
+        opener.plant(place, "log.jsonl", b"one\n\nthree\ntor")
         seen: list[list[bytes]] = []
 
         def look(end: LogEnd) -> bytes:
@@ -511,13 +511,13 @@ class TreeContract:
         tree.append("log.jsonl", look)
         assert seen == [lines]
 
-    def test_a_log_that_is_held_for_too_long_is_busy_and_unchanged(self, engine: Engine, place: str) -> None:
-        tree = engine.open(place, lock_seconds=0.05)
+    def test_a_log_that_is_held_for_too_long_is_busy_and_unchanged(self, opener: Opener, place: str) -> None:
+        tree = opener.open(place, lock_seconds=0.05)
         tree.append("log.jsonl", say(b"one\n"))
         refused: list[HoldfastError] = []
 
         def while_held(_: LogEnd) -> bytes:
-            other = engine.open(place, lock_seconds=0.05)
+            other = opener.open(place, lock_seconds=0.05)
             try:
                 other.append("log.jsonl", say(b"other\n"))
             except HoldfastError as error:
@@ -533,8 +533,8 @@ class TreeContract:
 
     # scanning
 
-    def test_a_scan_starts_at_an_offset_and_stops_at_an_end(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "log.jsonl", b"one\ntwo\nthree\n")
+    def test_a_scan_starts_at_an_offset_and_stops_at_an_end(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "log.jsonl", b"one\ntwo\nthree\n")
         assert [line.data for line in tree.scan("log.jsonl", 4)] == [b"two", b"three"]
         assert [line.data for line in tree.scan("log.jsonl", 4, 8)] == [b"two"]
         assert list(tree.scan("log.jsonl", 4, 6)) == [Line(4, b"tw", 6, whole=False)]
@@ -542,8 +542,8 @@ class TreeContract:
         assert list(tree.scan("log.jsonl", 99)) == []
         assert [line.end for line in tree.scan("log.jsonl", 0, 99)] == [4, 8, 14]
 
-    def test_a_last_line_without_newline_is_not_whole(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "log.jsonl", b"one\ntor")
+    def test_a_last_line_without_newline_is_not_whole(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "log.jsonl", b"one\ntor")
         expected = [Line(0, b"one", 4), Line(4, b"tor", 7, whole=False)]
         assert list(tree.scan("log.jsonl")) == expected
         assert list(tree.scan_back("log.jsonl")) == expected[::-1]
@@ -551,11 +551,11 @@ class TreeContract:
     @pytest.mark.parametrize("ended", [True, False])
     @pytest.mark.parametrize("size", [LONGEST + 1, 65_536 + 10, MEGABYTE + 10, 2 * MEGABYTE + LONGEST])
     def test_an_over_long_line_is_cut_and_its_neighbours_are_not(
-        self, engine: Engine, place: str, size: int, ended: bool
+        self, opener: Opener, place: str, size: int, ended: bool
     ) -> None:
-        tree = engine.open(place, line_bytes=LONGEST)
+        tree = opener.open(place, line_bytes=LONGEST)
         data = b"one\n" + b"x" * size + b"\nthree\n" + b"y" * size + b"\n" * ended
-        engine.plant(place, "log.jsonl", data)
+        opener.plant(place, "log.jsonl", data)
         expected = [
             Line(0, b"one", 4),
             Line(4, b"", 5 + size, cut=True),
@@ -566,10 +566,10 @@ class TreeContract:
         assert list(tree.scan_back("log.jsonl")) == expected[::-1]
         tree.close()
 
-    def test_an_over_long_line_does_not_fill_the_memory(self, engine: Engine, place: str) -> None:
+    def test_an_over_long_line_does_not_fill_the_memory(self, opener: Opener, place: str) -> None:
         size = 48 * MEGABYTE
-        engine.plant(place, "log.jsonl", b"one\n" + b"x" * size + b"\nthree\n")
-        tree = engine.open(place, line_bytes=MEGABYTE)
+        opener.plant(place, "log.jsonl", b"one\n" + b"x" * size + b"\nthree\n")
+        tree = opener.open(place, line_bytes=MEGABYTE)
         peaks = []
         for scan in (tree.scan, tree.scan_back):
             tracemalloc.start()
@@ -591,11 +591,11 @@ class TreeContract:
     @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(data=log_bytes())
     def test_scanning_either_way_gives_the_lines_of_the_log(
-        self, engine: Engine, tmp_path_factory: pytest.TempPathFactory, data: bytes
+        self, opener: Opener, tmp_path_factory: pytest.TempPathFactory, data: bytes
     ) -> None:
         place = str(tmp_path_factory.mktemp("scan"))
-        engine.plant(place, "log.jsonl", data)
-        tree = engine.open(place, line_bytes=LONGEST)
+        opener.plant(place, "log.jsonl", data)
+        tree = opener.open(place, line_bytes=LONGEST)
         try:
             expected = model(data, LONGEST)
             assert list(tree.scan("log.jsonl")) == expected
@@ -611,11 +611,11 @@ class TreeContract:
     @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(data=log_bytes(), cuts=st.lists(st.floats(0, 1), max_size=4))
     def test_a_fingerprint_taken_in_steps_is_that_of_the_whole(
-        self, engine: Engine, tmp_path_factory: pytest.TempPathFactory, data: bytes, cuts: list[float]
+        self, opener: Opener, tmp_path_factory: pytest.TempPathFactory, data: bytes, cuts: list[float]
     ) -> None:
         place = str(tmp_path_factory.mktemp("sum"))
-        engine.plant(place, "log.jsonl", data)
-        tree = engine.open(place)
+        opener.plant(place, "log.jsonl", data)
+        tree = opener.open(place)
         try:
             steps = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
             checksum = 0
@@ -625,13 +625,13 @@ class TreeContract:
         finally:
             tree.close()
 
-    def test_a_fingerprint_tells_other_bytes_and_missing_ones(self, engine: Engine, place: str, tree: Tree) -> None:
-        engine.plant(place, "log.jsonl", b"one\ntwo\n")
+    def test_a_fingerprint_tells_other_bytes_and_missing_ones(self, opener: Opener, place: str, tree: Tree) -> None:
+        opener.plant(place, "log.jsonl", b"one\ntwo\n")
         first = tree.fingerprint("log.jsonl", 0, 8)
         assert tree.fingerprint("log.jsonl", 0, 4) != first
         assert tree.fingerprint("log.jsonl", 0, 9) == -1
         assert tree.fingerprint("log.jsonl", 8, 8, 77) == 77
-        engine.plant(place, "log.jsonl", b"one\ntwO\n")
+        opener.plant(place, "log.jsonl", b"one\ntwO\n")
         assert tree.fingerprint("log.jsonl", 0, 8) != first
 
     # the tree
@@ -648,17 +648,17 @@ class TreeContract:
         tree.write("there.md", b"text", expect=ABSENT)
         assert tree.stat(path) is None
 
-    def test_a_walk_gives_every_file_with_a_wanted_suffix(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_a_walk_gives_every_file_with_a_wanted_suffix(self, opener: Opener, place: str, tree: Tree) -> None:
         for path in ("top/a.md", "top/b.jsonl", "top/c.txt", "top/d/e/f.md", "top/md", "other/g.md", "top/A.MD"):
-            engine.plant(place, path, b"text of " + path.encode())
+            opener.plant(place, path, b"text of " + path.encode())
         found = walked(tree, "top")
         assert sorted(found) == ["top/a.md", "top/b.jsonl", "top/d/e/f.md"]
         assert all(tree.stat(path) == stamp for path, stamp in found.items())
         assert sorted(walked(tree, "top", ".txt")) == ["top/c.txt"]
 
-    def test_a_walk_passes_over_names_that_start_with_a_dot(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_a_walk_passes_over_names_that_start_with_a_dot(self, opener: Opener, place: str, tree: Tree) -> None:
         for path in ("top/.hidden.md", "top/.folder/a.md", "top/b/.c/d.md", "top/b/e.md", "top/_plans/f.md"):
-            engine.plant(place, path, b"text")
+            opener.plant(place, path, b"text")
         assert sorted(walked(tree, "top")) == ["top/_plans/f.md", "top/b/e.md"]
 
     def test_a_walk_does_not_show_what_a_write_leaves_beside_the_file(self, tree: Tree) -> None:
@@ -675,9 +675,9 @@ class TreeContract:
     def test_a_walk_of_nothing_is_empty(self, tree: Tree, folder: str) -> None:
         assert walked(tree, folder) == {}
 
-    def test_folders_are_named_sorted_without_files_and_topics(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_folders_are_named_sorted_without_files_and_topics(self, opener: Opener, place: str, tree: Tree) -> None:
         for path in ("top/b/x.md", "top/a/x.md", "top/_plans/x.md", "top/.hidden/x.md", "top/file.md"):
-            engine.plant(place, path, b"text")
+            opener.plant(place, path, b"text")
         assert tree.folders("top") == ["a", "b"]
         assert tree.folders("top/a") == []
         assert tree.folders("gone") == []
@@ -691,8 +691,8 @@ class TreeContract:
         assert tree.folder_stamp("top/deeper") == before > 0
         assert tree.folder_stamp("top/deep") == tree.folder_stamp("top/deeper2") == 0
 
-    def test_a_log_is_held_by_one_at_a_time_and_can_be_written_to(self, engine: Engine, place: str, tree: Tree) -> None:
-        other = engine.open(place)
+    def test_a_log_is_held_by_one_at_a_time_and_can_be_written_to(self, opener: Opener, place: str, tree: Tree) -> None:
+        other = opener.open(place)
         release = tree.hold("runs/a.jsonl", LOCK)
         assert release is not None
         assert tree.hold("runs/a.jsonl", LOCK) is other.hold("runs/a.jsonl", LOCK) is None
@@ -704,9 +704,9 @@ class TreeContract:
         other.close()
 
     def test_a_log_stays_held_although_the_file_of_locks_is_removed(
-        self, engine: Engine, place: str, tree: Tree
+        self, opener: Opener, place: str, tree: Tree
     ) -> None:
-        other = engine.open(place)
+        other = opener.open(place)
         assert tree.hold("runs/a.jsonl", LOCK) is not None
         tree.remove(LOCK)
         assert tree.hold("runs/b.jsonl", LOCK) is not None
@@ -777,25 +777,25 @@ class TreeContract:
             assert tree.read(path).data == str(won.index(True)).encode()
 
     def test_of_many_processes_that_create_a_name_exactly_one_wins(
-        self, engine: Engine, place: str, tree: Tree
+        self, opener: Opener, place: str, tree: Tree
     ) -> None:
         names = [f"race/{turn}.md" for turn in range(20)]
         with multiprocessing.get_context("spawn").Pool(3) as pool:
-            results = pool.starmap(_create_all, [(engine, place, names, who) for who in range(3)], chunksize=1)
+            results = pool.starmap(_create_all, [(opener, place, names, who) for who in range(3)], chunksize=1)
         for number, path in enumerate(names):
             won = [who for who, mine in enumerate(results) if mine[number]]
             assert len(won) == 1
             assert tree.read(path).data == str(won[0]).encode()
 
-    def test_threads_that_count_in_one_document_lose_no_update(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_threads_that_count_in_one_document_lose_no_update(self, opener: Opener, place: str, tree: Tree) -> None:
         tree.write("count.md", b"0", expect=ABSENT)
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _: _count_up(engine, place, 10), range(8)))
+            list(pool.map(lambda _: _count_up(opener, place, 10), range(8)))
         assert tree.read("count.md").data == b"80"
 
-    def test_processes_that_count_in_one_log_lose_no_line(self, engine: Engine, place: str, tree: Tree) -> None:
+    def test_processes_that_count_in_one_log_lose_no_line(self, opener: Opener, place: str, tree: Tree) -> None:
         with multiprocessing.get_context("spawn").Pool(3) as pool:
-            pool.starmap(_number_lines, [(engine, place, 40)] * 3, chunksize=1)
+            pool.starmap(_number_lines, [(opener, place, 40)] * 3, chunksize=1)
         assert [int(line.data) for line in tree.scan("count.jsonl")] == list(range(1, 121))
 
     def test_threads_that_append_to_one_log_lose_and_tear_no_line(self, tree: Tree) -> None:
@@ -814,9 +814,9 @@ class TreeContract:
             assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
 
     def test_what_is_composed_is_added_to_the_log_that_it_was_shown(
-        self, engine: Engine, place: str, tree: Tree
+        self, opener: Opener, place: str, tree: Tree
     ) -> None:
-        other = engine.open(place)
+        other = opener.open(place)
         logs = ("one.jsonl", "two.jsonl")
 
         def compose(end: LogEnd) -> bytes:
@@ -891,16 +891,16 @@ def _create(tree: Tree, path: str, wait: Callable[[], object], who: int) -> bool
     return True
 
 
-def _create_all(engine: Engine, place: str, names: list[str], who: int) -> list[bool]:
-    tree = engine.open(place)
+def _create_all(opener: Opener, place: str, names: list[str], who: int) -> list[bool]:
+    tree = opener.open(place)
     try:
         return [_create(tree, path, lambda: None, who) for path in names]
     finally:
         tree.close()
 
 
-def _count_up(engine: Engine, place: str, times: int) -> None:
-    tree = engine.open(place)
+def _count_up(opener: Opener, place: str, times: int) -> None:
+    tree = opener.open(place)
     while times:
         document = tree.read("count.md")
         try:
@@ -911,8 +911,8 @@ def _count_up(engine: Engine, place: str, times: int) -> None:
     tree.close()
 
 
-def _number_lines(engine: Engine, place: str, times: int) -> None:
-    tree = engine.open(place)
+def _number_lines(opener: Opener, place: str, times: int) -> None:
+    tree = opener.open(place)
     for _ in range(times):
         tree.append("count.jsonl", lambda end: b"%d\n" % (int(next(end.back(), b"0")) + 1), durable=False)
     tree.close()

@@ -18,7 +18,6 @@ import itertools
 import os
 import re
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -82,6 +81,8 @@ def hook(client: str, workspace: str, within: int) -> None:
         sent = read_input()
         path, event = text(sent, "transcript_path"), text(sent, "hook_event_name")
         if event in _IMPORTED and path:
+            import subprocess
+
             folder, nothing = text(sent, "cwd"), subprocess.DEVNULL
             words = [sys.executable, "-m", "holdfast", "import", client, path]
             words += ["--workspace", workspace] if workspace else ["--project", folder] if folder else []

@@ -113,8 +113,7 @@ def log(id: str, count: int) -> None:
         ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
         rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
     columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
-    less = ("seconds", "missed", "name", "exit")
-    show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",), less=less)
+    show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",))
 
 
 class Scheduler:

@@ -30,9 +30,9 @@ _MODULES = {
     "hook": "context hook",
     "serve": "mcp serve token",
     "setup": "install uninstall doctor",
-    "upkeep": "lint migrate hot",
-    "owner": "history undo forget rollback watch settings trust usage review",
-    "transfer": "push pull backup restore export import git",
+    "owner": "history undo forget rollback watch settings trust usage review lint migrate hot",
+    "transfer": "push pull backup restore export import",
+    "git": "git",
 }
 _GROUPS = {
     "Start": ("init install doctor", "uninstall settings trust completion"),

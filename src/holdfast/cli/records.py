@@ -52,12 +52,16 @@ def init(path: str | None, template: bool) -> None:
 
     PATH is a folder or the address of a database: postgresql://… Existing files are not overwritten.
     """
+    from holdfast.owner import git
+
     given = path or given_root() or "."
     if is_address(given):
         location, written = set_up(given, template)
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
+        with contextlib.suppress(Unavailable):  # doctor reports it
+            written += git.setup(location) if git.lacks_driver(location) else []
     show.json_and_exit({"root": location, "written": written})
     following = 'holdfast remember "Something worth remembering."'
     if template:
@@ -109,7 +113,7 @@ def put(words: Sequence[str], kind: str, key: str, identifier: str, **given: Any
     with open_root(create=True) as memory:
         if identifier or kind not in corrections.REMEMBERED:
             fields |= {"key": key} if key else {}
-            show.receipt(memory.keep(draft(kind=kind, text=text, fields=fields, **given)))
+            show.receipt(memory.put_draft(draft(kind=kind, text=text, fields=fields, **given)))
             return
         if KINDS[kind].shape != "line" or given["scope"]:
             given["scope"] = memory.scopes.resolve(given["scope"] or DEFAULT)

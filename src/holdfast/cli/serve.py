@@ -140,7 +140,7 @@ def list_(store: str, tenant: str | None) -> None:
         rows.append((grant.name, grant.id, rights, grant.scope or "all", fields["state"], *days))
     columns = ("name", "id", "rights", "scope", "state", "expires", "used")
     nothing = "No tokens yet. Make one: holdfast token create --name NAME"
-    show.listing(listed, nothing, columns, rows, less=("used",))
+    show.listing(listed, nothing, columns, rows)
 
 
 @token.command()

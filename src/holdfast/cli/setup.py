@@ -25,7 +25,7 @@ from holdfast.formats import encryption
 from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
-from holdfast.owner import shared
+from holdfast.owner import git, shared
 from holdfast.roots import folder_of, health_of, ignored, is_address, open_folder, settings_text, without_password
 from holdfast.secrets import redact
 from holdfast.storage.tree import ABSENT
@@ -212,7 +212,7 @@ def doctor() -> None:
     in_database = is_address(given_root() or "")
     checks: dict[str, Callable[[], Iterator[Check]]] = {
         "root": _database if in_database else _folder,
-        **({} if in_database else {"lock": _lock}),
+        **({} if in_database else {"lock": _lock, "git": _git}),
         "settings": _settings,
         "index": _index,
         "shared": _shared,
@@ -280,6 +280,15 @@ def _lock() -> Iterator[Check]:
             with contextlib.suppress(OSError):  # `tree.remove` needs a lock
                 os.unlink(os.path.join(location, scratch))
     yield Check("lock", "ok", "The root can be locked and written.")
+
+
+def _git() -> Iterator[Check]:
+    lacks = git.lacks_driver(root := folder_of(find_root()))
+    if lacks:
+        what = ".gitattributes names a merge driver that this clone does not have: git merges Markdown by lines."
+        yield Check("git", "warn", what, f"Run: holdfast git --root {root} setup")
+    elif lacks is not None:
+        yield Check("git", "ok", "git merges decisions and lessons by entry, and logs by id.")
 
 
 def _settings() -> Iterator[Check]:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from holdfast.storage.results import Tied
 
 
-_NARROW, _NARROWEST = 8, 4
-"""The least width of a column that is wider, and when no more columns can be left out."""
-_GAP = 2
+_NARROW, _GAP = 8, 2
+"""The least width of a column that is wider, and the space between columns."""
 
 
 def asked_for_json() -> bool:
@@ -56,18 +55,12 @@ def warnings(found: Sequence[object], most: int = 1000, all_of_them: str = "--js
 
 
 def table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    whole: Collection[str] = ("id",),
-    less: Sequence[str] = (),
-    nothing: str = "",
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: Collection[str] = ("id",), nothing: str = "",
     most: int = 0,
-) -> None:
+) -> None:  # fmt: skip
     """Print a table of at most so many rows, or the sentence `nothing` if it has none.
 
-    Columns wrap, except for those in `whole`, so that these can be copied. Empty columns are left out, and those in
-    `less`, one after the other, when the terminal is too narrow.
+    Empty columns are left out. The others wrap, except for those in `whole`, so that these can be copied.
     """
     if nothing and not rows:
         click.echo(nothing)
@@ -78,28 +71,20 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[printable(str(row[number])) for row in rows] for number in range(len(columns))]
-    natural = {
-        number: max(cell_len(line) for text in (columns[number], *texts) for line in text.split("\n"))
-        for number, texts in enumerate(cells)
-        if number == 0 or any(texts)
-    }
-    console = Console(color_system=None if resolve_color_default() is False else "auto")
-    for spare, narrow in (*((name, _NARROW) for name in ("", *less)), ("", _NARROWEST)):
-        if spare:
-            natural.pop(columns.index(spare), None)
-        least = {
-            number: size if columns[number] in whole else min(size, max(len(columns[number]), narrow))
-            for number, size in natural.items()
-        }
-        total = sum(least.values()) + _GAP * (len(least) - 1)
-        if total <= console.width:
-            break
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, size in least.items():
-        grid.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole, min_width=size)
-    for row in zip(*(cells[number] for number in least), strict=True):
-        grid.add_row(*map(Text, row))
+    shown, total = list[list[Text]](), -_GAP
+    for number, name in enumerate(columns):
+        texts = [printable(str(row[number])) for row in rows]
+        if number and not any(texts):
+            continue
+        size = max(cell_len(line) for text in (name, *texts) for line in text.split("\n"))
+        size = size if name in whole else min(size, max(len(name), _NARROW))
+        grid.add_column(name, overflow="fold", no_wrap=name in whole, min_width=size)
+        shown.append([Text(text) for text in texts])
+        total += size + _GAP
+    for cells in zip(*shown, strict=True):
+        grid.add_row(*cells)
+    console = Console(color_system=None if resolve_color_default() is False else "auto")
     console.width = max(console.width, total)  # a line that is too long is wrapped by the terminal
     console.print(grid)
     if left_out:
@@ -195,33 +180,6 @@ def _record(record: Record, text: str, about: str, lines: Sequence[str] = (), st
         click.echo(f"    {line}" if sys.stdout.isatty() else f"> {line}")
     name = record.id if record.path in record.id else record.where
     click.secho(f"    {store}{':' if store else ''}{name}" + ("" if sys.stdout.isatty() else "\n"), fg="cyan")
-
-
-def jobs(value: Mapping[str, Any]) -> None:
-    """Print a list of jobs, and the faults of jobs that can never be due."""
-    from holdfast.memories.jobs import counted
-
-    columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
-    less = ("channel", "last", "timezone", "missed", "status", "next")
-    rows = []
-    for job in value["jobs"]:
-        enabled = "faulty" if "fault" in job else "yes" if job["enabled"] else "no"
-        shown = job | {"enabled": enabled, "missed": counted(job["missed"])}
-        rows.append([shown.get(column, "") for column in columns])
-    table(columns, rows, whole=("id", "schedule", "next", "last"), less=less, nothing="None.")
-    for job in value["jobs"]:
-        if "fault" in job:
-            click.secho(printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
-    warnings(value.get("warnings", ()))
-
-
-def claim(value: Mapping[str, Any]) -> None:
-    reply(value)
-    if value["task"]:
-        names = f"--id {value['task']['id']} --attempt {value['attempt']}"
-        click.secho("On a terminal:", dim=True)
-        click.secho(f"  holdfast task heartbeat {names} --progress …", dim=True)
-        click.secho(f"  holdfast task report {names} --status done --result …", dim=True)
 
 
 @contextlib.contextmanager

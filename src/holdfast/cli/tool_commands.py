@@ -62,8 +62,6 @@ _LEARNED = ("date", "category", "scope", "title")
 _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
     "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
-    "cron_list": show.jobs,
-    "task_claim": show.claim,
     "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
 }
 """How a terminal shows the replies that are not shown by `show.reply`."""
@@ -283,7 +281,7 @@ workspace, state, compartment, mind, value, task = map(
     _group, ("workspace", "state", "compartment", "mind", "value", "task")
 )
 plan = _group("plan", plan_status)
-learnings = _group("learnings", makers=commands_in("upkeep", "archive"))
+learnings = _group("learnings", makers=commands_in("owner", "archive"))
 skill = _group("skill", skill_list)
 chat = _group("chat", chat_history, chat_memory)
 jobs = _group("jobs", enable, disable, makers=commands_in("jobs", "run log"))
@@ -381,5 +379,4 @@ def traces(workspace: str, agent: str, count: int) -> None:
         what = "\n→ ".join(line[:_LINE] for line in (line_of(each["params"]), line_of(came)) if line)
         rows.append((local(each["time"]), each["agent"], each["session"], each["tool"], each["ms"], ended, what))
     columns = ("time", "agent", "session", "tool", "ms", "ended", "what")
-    layout = {"whole": ("time", "tool"), "less": ("ms", "session", "agent")}
-    show.listing(found, "No such call yet.", columns, rows, **layout)
+    show.listing(found, "No such call yet.", columns, rows, whole=("time", "tool"))

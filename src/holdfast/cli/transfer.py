@@ -1,15 +1,7 @@
-"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export`, `import` and `git`.
-
-While git runs, writers wait, because it takes the lock on the root folder alone, which every write shares. The index
-knows the entries of each log before and after a merge; those that are missing afterwards are appended again from the
-history of git.
-"""
+"""Copies of a memory, and from other programs: `push`, `pull`, `backup`, `restore`, `export` and `import`."""
 
 from __future__ import annotations
 
-import functools
-import os
-import subprocess
 import sys
 
 import click
@@ -17,13 +9,11 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.memories.cold import SOURCES, find_sources, named
+from holdfast.memories.cold import SOURCES, find_sources
 from holdfast.model.names import amount
 from holdfast.owner.backup import Copied
 from holdfast.owner.backup import restore as restore_backup
-from holdfast.owner.history import repair
 from holdfast.owner.transfer import Moved, Tally
-from holdfast.storage.files.descriptors import hold
 
 _SHOWN = 20
 _MEANING = {
@@ -39,9 +29,6 @@ _MEANING = {
 """What becomes of a document or of entries."""
 _PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes": "ours"}
 _PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
-_MERGES = ("pull", "sync", "merge", "rebase", "cherry-pick")
-_OTHERS = ("add", "checkout", "commit", "reset", "restore", "revert", "rm", "stash", "switch")
-_CHAT = "chat"
 _NOTHING = "Nothing was written."
 _scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
 _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
@@ -179,36 +166,23 @@ def _show_copy(source: str, done: Copied, *, dry_run: bool, when: str = "") -> N
 
 
 @command("import")
-@click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
+@click.argument("source", type=click.Choice(SOURCES))
 @click.argument("paths", type=click.Path(), nargs=-1, metavar="[PATH]...")
 @click.option("--workspace", help="Workspace, domain or repository of the conversations.")
 @click.option("--project", default="", help="Use the workspace of this project folder, if any.")
-@click.option("--channel", default="", help="For chat: channel of messages that name none.")
 @_dry_run
-def import_(
-    source: str, paths: tuple[str, ...], workspace: str | None, project: str, channel: str, dry_run: bool
-) -> None:
+def import_(source: str, paths: tuple[str, ...], workspace: str | None, project: str, dry_run: bool) -> None:
     """Import conversations of SOURCE into cold memory.
 
-    They are read from the folder of SOURCE, or from PATH (files or folders). SOURCE chat imports messages of a chat
-    bot, one JSON object per line, into the chat history instead. Nothing is imported twice, so the command can be
-    repeated. Known forms of secrets are removed.
+    They are read from the folder of SOURCE, or from PATH (files or folders). Nothing is imported twice, so the command
+    can be repeated. Known forms of secrets are removed.
     """
-    is_chat = source == _CHAT
-    if is_chat and (workspace or project):
-        raise Invalid("The chat history belongs to no workspace.", "Leave --workspace and --project out.")
-    if not is_chat and channel:
-        raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
-    find = named if is_chat else functools.partial(find_sources, source)
-    files = [file for path in paths or ("",) for file in find(path)]
+    files = [file for path in paths or ("",) for file in find_sources(source, path)]
     with open_root(create=not dry_run) as memory, show.progress("reading (kB)") as progress:
         if project and not workspace:
             workspace = memory.workspaces.around(project) or None
-        if is_chat:
-            done = memory.chat.bring(files, channel, dry=dry_run)
-        else:
-            done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
-    following = 'holdfast chat search "…"' if is_chat else 'holdfast recall "…" --layers cold'
+        done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
+    following = 'holdfast recall "…" --layers cold'
     known = done.turns - done.added
     numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
     problems = {"skipped": done.skipped, "problems": done.problems}
@@ -221,39 +195,3 @@ def import_(
         click.echo(f"{size}: {done.added} {added}, {known} already there, {skipped} skipped.")
         click.echo(_NOTHING if dry_run else f"Search them: {following}")
     show.warnings(done.problems, 10, "--json lists the first hundred")
-
-
-@command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("verb", type=click.Choice([*_MERGES, *_OTHERS]), metavar="COMMAND")
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF GIT]...")
-def git(verb: str, rest: tuple[str, ...]) -> None:
-    """Run git in the memory while all writers wait.
-
-    `sync` commits everything, pulls and pushes. Entries that a merge drops are appended again. No editor is opened:
-    give messages with -m. --root comes before COMMAND, the options of git after it.
-    """
-    with open_root() as memory:
-        root = memory.folder("git")
-        memory.refresh()  # the index knows the entries of each log; after a merge, repair compares with it
-        code = _git(root, "fetch") if verb in ("pull", "sync") else 0  # without the lock: it may take long
-        fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-        hold(fd, memory.settings.limits.lock_seconds, root)
-        memory.refresh()
-        words = [verb, *rest]
-        if verb == "sync":
-            code = code or _git(root, "add", "--all")
-            if not code and _git(root, "diff", "--cached", "--quiet"):
-                code = _git(root, "commit", "--quiet", "--message=Update the memory")
-            words = ["pull", "--no-rebase", "--no-edit", *rest]
-        code = code or _git(root, *words)
-        os.close(fd)
-        for path, done in repair(memory).items() if verb in _MERGES else ():
-            click.echo(f"{path}: after git {verb}, {done}", err=True)
-        sys.exit(code or (_git(root, "push") if verb == "sync" else 0))
-
-
-def _git(root: str, *words: str) -> int:
-    try:
-        return subprocess.call(["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"})
-    except FileNotFoundError:
-        raise Unavailable("git is not installed.", "Install it, for example: apt install git") from None

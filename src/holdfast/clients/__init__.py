@@ -114,7 +114,7 @@ class Addition:
 
     def merge(self, text: str) -> str:
         """Return a text with it; fields that differ are set one by one, so that comments between them stay."""
-        for name, wanted in self.wanted.items():
+        for name, wanted in reversed(list(self.wanted.items())):  # the last one that is added comes first
             place = next((place for place in self.places(text) if place.name == name), None)
             if place is None:
                 text = self.add(text, name, wanted)
@@ -131,8 +131,8 @@ class Addition:
             return text
         with contextlib.suppress(Invalid, TypeError):
             again = before or ""
-            for place in placed:
-                again = self.editor.put(again, place.path, place.found)
+            for place in reversed(placed):
+                again = self.add(again, place.name, place.found)
             if again == text:
                 return before
         for place in reversed(placed):

@@ -16,7 +16,7 @@ from holdfast.errors import Invalid
 from holdfast.model.patterns import regex
 
 Path = tuple[str | int, ...]
-"""The way to a value: names of members, numbers of items. The number after the last item adds one."""
+"""The way to a value: names of members, numbers of items. A number that no item has adds one."""
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
 _STRING, _COMMENT = r'"(?:[^"\\]|\\.)*"', r"//[^\r\n]*|/\*.*?\*/"
@@ -29,7 +29,7 @@ _TOML_HEADER = regex(r"\s*\[")
 
 
 class JsonEditor:
-    """Edits a JSON text. Positions in `_plain` and `_code` are those in the text."""
+    """Edits a JSON text. Positions in `_plain` are those in the text."""
 
     def read(self, text: str) -> dict[str, Any]:
         """Return the object that a text is, or refuse it; an empty text is an empty object."""
@@ -42,7 +42,7 @@ class JsonEditor:
         return value
 
     def put(self, text: str, path: Path, value: Any) -> str:
-        """Set a value, in the layout of the text; objects and lists on the way to it are added."""
+        """Set a value, in the layout of the text; a new one comes first, in objects and lists that are added."""
         self.read(text)
         text = text if text.strip() else "{}\n"
         plain = _plain(text)
@@ -50,8 +50,8 @@ class JsonEditor:
         for depth, step in enumerate(path):
             if plain[at] != ("[" if isinstance(step, int) else "{"):
                 raise Invalid(f'"{path[depth - 1]}" does not have the form that it should have.', "Correct it first.")
-            inside = _container(plain, at)
-            found = next((member for member in reversed(inside.members) if member.key == step), None)
+            members = _members(plain, at)
+            found = next((member for member in reversed(members) if member.key == step), None)
             if found is None:
                 break
             start, at, end = found.start, found.value, found.end
@@ -59,29 +59,18 @@ class JsonEditor:
             return text[:at] + _render(text, value, _space_before(text, start)) + text[end:]
         for missing in reversed(path[depth + 1 :]):
             value = [value] if isinstance(missing, int) else {missing: value}
-        at = len(text[: inside.end].rstrip(_SPACE))  # the end, after the comments that are there
-        name = "" if isinstance(step, int) else f"{json.dumps(step)}: "
         newline, indent = _layout(text)
-        line = text[: inside.end].rpartition("\n")[2]
+        line = text[:at].rpartition("\n")[2]
         outer = newline and newline + line[: len(line) - len(line.lstrip(" \t"))]
-        space = outer and outer + indent
-        if inside.members:
-            last = inside.members[-1]
-            space = _space_before(text, last.start) or " "
-        if "\n" not in space and _follows_line_comment(text, at):
-            space = "\n"
-        shown = f"{space}{name}{_render(text, value, space)}"
-        if not inside.members:
-            closing = text[at:] if "\n" in text[at : inside.end] else outer + text[inside.end :]
-            return text[:at] + shown + closing
-        if "," in _code(text)[last.end : inside.end]:
-            return f"{text[:at]}{shown},{text[at:]}"
-        return f"{text[: last.end]},{text[last.end : at]}{shown}{text[at:]}"
+        space = _space_before(text, members[0].start) if members else outer and outer + indent
+        name = "" if isinstance(step, int) else f"{json.dumps(step)}: "
+        closing = "," if members else "" if text[at + 1 :].lstrip(" \t")[:1] in ("\r", "\n") else outer
+        return f"{text[: at + 1]}{space}{name}{_render(text, value, space)}{closing}{text[at + 1 :]}"
 
     def drop(self, text: str, path: Path) -> str:
         """Remove a value, and the objects and lists that are empty then."""
         left = _cut(text, path)
-        while (path := path[:-1]) and left[_locate(left, path)[1].value :][:2] in ("{}", "[]"):
+        while (path := path[:-1]) and left[_locate(left, path)[-1].value :][:2] in ("{}", "[]"):
             left = _cut(left, path)
         return left
 
@@ -95,16 +84,8 @@ class _Member(NamedTuple):
     end: int
 
 
-class _Container(NamedTuple):
-    """An object or a list: the positions of its brackets, and its members."""
-
-    start: int
-    end: int
-    members: list[_Member]
-
-
-def _container(plain: str, start: int) -> _Container:
-    """Read the object or list at `start`; the text is known to be JSON."""
+def _members(plain: str, start: int) -> list[_Member]:
+    """Return the members of the object or list at `start`; the text is known to be JSON."""
     members: list[_Member] = []
     at = _skip(plain, start + 1)
     while plain[at] not in "}]":
@@ -118,42 +99,35 @@ def _container(plain: str, start: int) -> _Container:
         at = _skip(plain, end)
         if plain[at] == ",":
             at = _skip(plain, at + 1)
-    return _Container(start, at, members)
+    return members
 
 
-def _locate(text: str, path: Path) -> tuple[_Container, _Member]:
-    """Return the member at the end of a path, which is known to exist, and what it is in."""
-    plain = _plain(text)
-    at = _skip(plain, 0)
+def _locate(text: str, path: Path) -> list[_Member]:
+    """Return the members on the way to a value, which is known to exist."""
+    plain, found = _plain(text), list[_Member]()
     for step in path:
-        inside = _container(plain, at)
-        member = next(member for member in reversed(inside.members) if member.key == step)
-        at = member.value
-    return inside, member
+        at = found[-1].value if found else _skip(plain, 0)
+        found.append(next(member for member in reversed(_members(plain, at)) if member.key == step))
+    return found
 
 
 def _cut(text: str, path: Path) -> str:
     """Remove a member or item with its comma and the space before it; comments stay."""
-    inside, member = _locate(text, path)
+    *outer, member = _locate(text, path)
     code = _code(text)
+    begin = outer[-1].value if outer else _skip(code, 0)
     start, end = member.start - len(_space_before(text, member.start)), member.end
     after = _skip(code, end)
+    left, rest = text[:start], text[end:]
     if code[after] == ",":
-        left, rest = text[:start], text[end:after] + text[after + 1 :]
-    else:
-        rest = text[end:]
-        comma = code.rfind(",", inside.start, start) if len(inside.members) > 1 else start
+        rest = text[end:after] + text[after + 1 :]
+    elif (comma := code.rfind(",", begin, start)) >= 0 and len(_members(_plain(text), begin)) > 1:
         left = text[:comma] + text[comma + 1 : start]
-    if rest.lstrip(" \t")[:1] not in ("\r", "\n") and _follows_line_comment(text, start):
-        left += text[start : member.start]  # or the rest would become part of the comment
+    if rest.lstrip(" \t")[:1] not in ("\r", "\n"):  # it may not become part of a comment
+        left += text[start : member.start]
     made = left + rest
-    closing = _skip(made, inside.start + 1)
-    return made[: inside.start + 1] + made[closing:] if made[closing] in "}]" else made
-
-
-def _follows_line_comment(text: str, at: int) -> bool:
-    """Return whether a comment up to the end of the line is before a position; spaces at its end do not count."""
-    return any(found.start() < at <= found.end() and found[0][:2] == "//" for found in _COMMENTS.finditer(text))
+    closing = _skip(made, begin + 1)
+    return made[: begin + 1] + made[closing:] if made[closing] in "}]" else made
 
 
 def _render(text: str, value: Any, space: str) -> str:
@@ -168,7 +142,7 @@ def _render(text: str, value: Any, space: str) -> str:
 def _layout(text: str) -> tuple[str, str]:
     """Return the line ending of a text, "" if its members are on one line, and its indentation."""
     plain = _plain(text)
-    members = _container(plain, _skip(plain, 0)).members
+    members = _members(plain, _skip(plain, 0))
     space = _space_before(text, members[0].start) if members else "\n"
     newline = "\r\n" if "\r\n" in text else "\n"
     return newline if "\n" in space else "", space.rpartition("\n")[2] or "  "

@@ -26,6 +26,7 @@ class _Named(msgspec.Struct):
 _decode = msgspec.json.Decoder().decode
 _decode_id = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
+_CONFLICT_MARKS = (b"<" * 7, b"|" * 7, b"=" * 7, b">" * 7)
 _STRUCTURE = regex(rb'"(?:[^"\\]|\\.)*"|[][{}]')
 _OWN_ID = regex(rb'\{"id":"([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})')
 
@@ -102,7 +103,7 @@ def _repaired(data: bytes) -> list[dict[str, Any]] | str:
         result = parse(cleaned)
         return f"NUL bytes and {result}" if isinstance(result, str) else result
     found: list[dict[str, Any]] = []
-    import json  # in C only for plain values, but it tells where one ends
+    import json  # unlike msgspec, it reports where a value ends
 
     decoder = json.JSONDecoder()
     position = 0
@@ -120,5 +121,7 @@ def _repaired(data: bytes) -> list[dict[str, Any]] | str:
     except UnicodeDecodeError:
         return "not UTF-8"
     except (ValueError, RecursionError):
+        if data[:8].rstrip() in _CONFLICT_MARKS:
+            return "a mark that git left in a merge conflict; remove this line"
         return "not valid JSON (a torn or damaged line)"
     return found

@@ -1,21 +1,32 @@
-"""A Markdown file with YAML front matter, and replies as YAML.
+"""A Markdown file with YAML front matter, its links, and replies as YAML.
 
 A page is parsed from bytes. `edit` changes only the lines of the given fields and then parses the result to prove that
 nothing else changed. Structured values are written as JSON on one line, which is valid YAML.
+
+Links are `[[name]]`, `[[name|label]]`, `[[name#part]]` and `[label](path.md)`, except in code. A name refers to every
+record with that title, path, file name (with or without its date prefix), key, anchor or alias.
+
+A page in which git left a conflict is read without it: of each conflict our side stays, which is the text from before
+the merge, as far as the two differ. The rest of the page is what git merged.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Damaged, Invalid, OverBudget
 from holdfast.formats.sections import FENCE, code_lines, lines_of
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import same
 from holdfast.model.patterns import regex
+from holdfast.model.records import Record
 
+CONFLICT = "an unresolved merge conflict"
 _BOM = "\ufeff"
 _FENCE = regex(r"---[ \t]*(?:\r\n|\n|\Z)")
 _CLOSING = regex(r"^---[ \t]*(?:\r\n|\n|\Z)", re.MULTILINE)
@@ -29,6 +40,13 @@ _BREAKS = regex("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
 _POSITION = regex(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _BRACKET = regex(r"[\[\]{}]")
+_SCHEME = regex(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_DATED = regex(r"\d{6}-(?=.)")
+_INLINE_CODE = regex(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_WIKI = regex(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
+_LINK = regex(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
+_MOST_NESTED = 10
+"""How many conflicts may be inside each other, as when a file is merged again before a conflict in it is resolved."""
 _MAX_FRONT = 256 * 1024
 _MAX_BRACKETS = 200
 """Brackets that may be open at once in front matter; the time to parse it grows with their number."""
@@ -50,17 +68,20 @@ class Page(msgspec.Struct, frozen=True):
         return self.front or {}
 
 
-def parse(data: bytes) -> Page:
-    """Parse a file; a fault in the front matter is reported in the page, and the body is still available."""
+def parse(data: bytes, *, verbatim: bool = False) -> Page:
+    """Parse a file; a fault in the front matter is reported in the page, and the body is still available.
+
+    If it is `verbatim`, the marks of a conflict are text.
+    """
     fault, bad = "", 0
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
         fault, bad = f"not UTF-8 at byte {error.start}", data.count(b"\n", 0, error.start) + 1
-    conflict = conflict_line(text)
+    conflict = 0 if verbatim else conflict_line(text)
     if conflict:
-        fault, bad = "an unresolved merge conflict", conflict
+        fault, bad, text = CONFLICT, conflict, our_side(text)
     _, opening, block, rest = _split(text)
     if opening is None:
         return Page(None, text.removeprefix(_BOM), 1, fault, bad, conflict)
@@ -73,25 +94,59 @@ def parse(data: bytes) -> Page:
 
 
 def conflict_line(text: str) -> int:
-    """Return the line of an unresolved git conflict, 0 if there is none."""
-    if "<<<<<<< " not in text or ">>>>>>> " not in text:
-        return 0
+    """Return the line of the first unresolved git conflict, 0 if there is none."""
+    return next((begun for begun, _, _ in _conflicts(text)), 0)
+
+
+def conflict_in(data: bytes) -> int:
+    """Return the line of the first unresolved git conflict in a file, 0 if there is none."""
+    return conflict_line(data.decode("utf-8", "replace")) if b"<<<<<<<" in data else 0
+
+
+def our_side(text: str) -> str:
+    """Return a text without its conflicts; of each, our side stays."""
+    for _ in range(_MOST_NESTED):
+        if not (found := list(_conflicts(text))):
+            break
+        lines = lines_of(text)
+        for begun, parted, ended in reversed(found):
+            lines[begun - 1 : ended] = lines[begun : parted - 1]
+        text = "".join(lines)
+    return text
+
+
+def check_resolved(path: str, data: bytes) -> None:
+    """Refuse a document in which git left a conflict."""
+    if line := conflict_in(data):
+        raise Damaged(f"{path}:{line}: {CONFLICT}.", how_to_resolve(path))
+
+
+def how_to_resolve(path: str) -> str:
+    return f"Resolve the conflict in {path}, then: git add {path}"
+
+
+def _conflicts(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the numbers, from 1, of the lines where a conflict begins, our side of it ends, and the conflict ends."""
+    if "<<<<<<<" not in text or ">>>>>>>" not in text:
+        return
     lines = lines_of(text)
     code: set[int] | None = None
-    begun, parted, fenced = 0, False, False
+    begun, parted, based, fenced = 0, 0, 0, False
     for number, line in enumerate(lines, 1):
-        if line.startswith("<<<<<<< "):
-            begun, parted, fenced = number, False, False
+        mark = line[:8].rstrip()
+        if mark == "<<<<<<<":
+            begun, parted, based, fenced = number, 0, 0, False
+        elif begun and not parted and mark == "|||||||":
+            based = based or number  # the text before both changes, up to the mark between the sides
         elif begun and line.rstrip() == "=======":
-            parted = True
-        elif begun and parted and line.startswith(">>>>>>> "):
+            parted = parted or number
+        elif begun and parted and mark == ">>>>>>>":
             code = code_lines(lines) if code is None else code
             if fenced or begun not in code or number not in code:
-                return begun  # otherwise one code block contains it as an example
+                yield begun, based or parted, number  # otherwise one code block contains it as an example
             begun = 0
         elif FENCE.match(line):
             fenced = True  # an example has no fence inside
-    return 0
 
 
 def line_of(head: str, field: str) -> int:
@@ -121,8 +176,7 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     text = _decode(data)
     before = parse(data)
     if before.fault:
-        advice = "Resolve it first." if before.conflict else "Fix the front matter by hand first."
-        raise Damaged(f"Line {before.fault_line}: {before.fault}.", advice)
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Fix the front matter by hand first.")
     old = before.fields
     changes = {  # 1 and true differ in a file
         name: value
@@ -278,6 +332,83 @@ def _encode(text: str, body: str = "") -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise Invalid(f"The text contains half a character at position {error.start}.", "Send valid Unicode.") from None
+
+
+# Links
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link: the name or address as written, and its line, from 1."""
+
+    target: str
+    line: int
+    wiki: bool
+    part: str = ""
+    """The text after `#` in double brackets."""
+
+
+def find_links(text: str) -> Iterator[Link]:
+    if "[[" not in text and "](" not in text:
+        return
+    if "`" in text or "~~~" in text:
+        lines = lines_of(text)
+        code = code_lines(lines)
+        prose = "".join("\n" if number in code else line for number, line in enumerate(lines, 1)) if code else text
+        text = _INLINE_CODE.sub("", prose)
+    found = [(match, True) for match in _WIKI.finditer(text)] + [(match, False) for match in _LINK.finditer(text)]
+    line, position = 1, 0
+    for match, wiki in sorted(found, key=lambda pair: pair[0].start()):
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        yield Link(match[1].strip(), line, wiki, (match[2] or "").strip() if wiki else "")
+
+
+def link_targets(text: str, source: str) -> tuple[str, ...]:
+    """Return the link targets in the text of the file `source`: names, and paths of Markdown files."""
+    found: dict[str, None] = {}
+    for link in find_links(text):
+        if link.wiki:
+            found[link.target] = None
+            if link.part:
+                found[f"{link.target}#{link.part}"] = None
+        elif (path := path_from(source, link.target)).endswith(".md"):
+            found[path] = None
+    return tuple(found)
+
+
+def link_form(name: str) -> str:
+    """Return the form in which links and names are compared."""
+    return same(name).replace(".md#", "#").removesuffix(".md")
+
+
+def names_of(record: Record) -> tuple[str, ...]:
+    """Return the names that link to a record, in the form in which they are compared."""
+    kind = KINDS[record.kind]
+    if kind.shape == "line":
+        return (link_form(record.key),) if record.key else ()
+    given = [record.id, record.title]
+    folder, _, file = record.path.rpartition("/")
+    if kind.shape == "section":
+        given.append(record.id.rpartition("#")[2])
+    elif record.kind == "overview":
+        given += [folder.rpartition("/")[2], record.scope.path]
+    elif record.kind == "skill":
+        given.append(folder.rpartition("/")[2])
+    else:
+        given += [file, _DATED.sub("", file, count=1)]
+    aliases = record.fields.get("aliases")
+    given += [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
+    return tuple(dict.fromkeys(name for name in map(link_form, given) if name))
+
+
+def path_from(source: str, target: str) -> str:
+    """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
+    if _SCHEME.match(target) or target.startswith(("#", "/")):
+        return ""
+    from urllib.parse import unquote
+
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
+    return "" if path == ".." or path.startswith("../") else path
 
 
 # Replies as YAML

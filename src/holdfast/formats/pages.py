@@ -1,4 +1,4 @@
-"""Markdown pages: their first sentences, the budget of a rule, and flaws in front matter and dated entries.
+"""Markdown pages: their first sentences, the budget of a rule, flaws, and merging two versions of dated entries.
 
 Pure functions. A rule declares its budget as `<!-- budget: N lines -->` or `<!-- budget: N lines, M tokens -->`, first
 thing in the file or after the front matter; a budget counts the whole file. A flaw has its line and, when there is only
@@ -7,13 +7,15 @@ one possible meaning, the correct value.
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
 from holdfast.model.kinds import Kind
 from holdfast.model.names import count_tokens
@@ -33,8 +35,7 @@ _DAY = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{8})(?
 _LIKE_ENTRY = regex(
     rf"^(?!###[ \t]+\[\d{{4}}-\d{{2}}-\d{{2}}\])(?:#{{1,6}}[ \t]*\[[ \t]*|#{{1,3}}[ \t]*){_DAY}", re.MULTILINE
 )
-
-
+_CONFLICT = regex(r"(.+)\.conflict-([0-9a-f]{8})(\.[^./]*)?\Z", re.DOTALL)
 NEAR_ENTRY = "looks like an entry, but is read as text; write ### [YYYY-MM-DD] Title"
 
 
@@ -209,6 +210,9 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
         if not record.time:
             what = f"[{record.fields['date']}] is not a date of the calendar"
             yield Flaw("error", record.line, what, "date")
+        if sections.OTHER_VERSION.search(record.title) and not record.hidden:
+            what = "a merge kept two versions of this entry: make one of both, then remove or hide the other"
+            yield Flaw("warning", record.line, what, "conflict")
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
             yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")
@@ -252,3 +256,55 @@ def _blank(value: object) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or value in ([], {})
+
+
+# two versions of a page
+
+
+def conflict_path(path: str, version: str) -> str:
+    """Return the path under which a version is stored beside another one."""
+    stem, ending = posixpath.splitext(path)
+    return f"{stem}.conflict-{version[:8]}{ending}"
+
+
+def conflict_of(path: str) -> tuple[str, str] | None:
+    """Return the document that a conflict belongs to and the first digits of its version; None if it is no conflict."""
+    found = _CONFLICT.fullmatch(path)
+    return (found[1] + (found[3] or ""), found[2]) if found else None
+
+
+def entries(data: bytes) -> list[sections.Section]:
+    """Return the dated entries in the bytes of a page."""
+    text = data.decode("utf-8", "surrogateescape")
+    return sections.parse(text[markdown.body_start(text) :])
+
+
+def merge(source: bytes, target: bytes, version: str, without: Container[str] = ()) -> bytes | None:
+    """Return the target page with the entries of the source that it lacks, or None when they cannot be merged.
+
+    Of two entries with the same heading both are kept; that of the source is then marked with the version of its page.
+    Entries whose anchors are in `without` are left out.
+    """
+    given, page = (data.decode("utf-8", "surrogateescape") for data in (source, target))
+    if markdown.conflict_line(given) or markdown.conflict_line(page):
+        return None
+    mark = sections.other_version("", version)
+    start, there = markdown.body_start(page), entries(target)
+    body, before = page[start:], [one.source.rstrip() for one in there]
+    known = {*before, *(one.text for one in there if one.title.endswith(mark))}
+    headings = {(one.date, one.title) for one in there}
+    try:
+        for one in entries(source):
+            if one.source.rstrip() in known or one.anchor in without:
+                continue
+            title = one.title
+            if (one.date, title) in headings:
+                if one.text in known:
+                    continue
+                title = sections.other_version(title, version)
+            body = sections.add(body, one.rendered(title=title))
+    except Invalid:
+        return None
+    if [one.source.rstrip() for one in sections.parse(body)[: len(there)]] != before:
+        return None
+    return (page[:start] + body).encode("utf-8", "surrogateescape")

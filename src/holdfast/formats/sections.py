@@ -25,6 +25,7 @@ FENCE = regex(r" {0,3}(`{3,}(?!.*`)|~{3,})")
 MAX_TITLE = 300
 _HEADING = regex(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
 _ENTRY = regex(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
+_HEADINGS = regex(r"^###[ \t]+\[\d{4}-\d{2}-\d{2}\]", re.MULTILINE)
 _NAMES = {
     "category": "Category", "tags": "Tags", "until": "Until", "supersedes": "Supersedes",
     "superseded_by": "Superseded by", "archived": "Archived",
@@ -34,6 +35,8 @@ _FIELD = regex(
     r"\*\*(Category|Tags|Supersedes|Superseded by|Archived|Until(?=:\*\*[ \t]*\d{4}-\d\d-\d\d\s*\Z)):\*\*(.*)",
     re.DOTALL,
 )
+OTHER_VERSION = regex(r" \(other version, [0-9a-f]{8}\)\Z")
+"""The end of the title of an entry that a merge kept beside another version of it."""
 _CONTROL = regex(r"[\x00-\x1f\x7f]")
 _RULE = regex(r"(?:\A|\n)---[ \t]*\Z")
 _BLANK = " \t\r\n"
@@ -182,18 +185,19 @@ def parse(text: str) -> list[Section]:
     seen: dict[str, int] = {}
     result = []
     for line, start, source in _entries(text):
-        lines = lines_of(source)
-        heading = _ENTRY.match(lines[0])
+        first, newline, rest = source.partition("\n")
+        heading = _ENTRY.match(first + newline)
         assert heading is not None  # _entries cuts at headings
         date, title = heading[1], heading[2].strip(_BLANK)
         anchor = f"{date}-{names.slug(title)}"
         seen[anchor] = seen.get(anchor, 0) + 1
         if seen[anchor] > 1:
             anchor += f"~{seen[anchor]}"
-        position = 1
+        lines, position, fields = [rest], 0, dict[str, str]()
+        if rest.lstrip().startswith("**"):
+            lines = lines_of(rest)
         while position < len(lines) and not lines[position].strip():
             position += 1
-        fields: dict[str, str] = {}
         while position < len(lines) and (match := _FIELD.match(lines[position])):
             fields.setdefault(match[1], match[2].strip(_BLANK))
             position += 1
@@ -202,6 +206,11 @@ def parse(text: str) -> list[Section]:
         given = {name: fields.get(shown, "") for name, shown in _NAMES.items() if name != "tags"}
         result.append(Section(anchor, date, title, body, source, line, tags=tags, start=start, **given))
     return result
+
+
+def sources(text: str) -> list[str]:
+    """Return the source of every entry of a file, in order."""
+    return [source for _, _, source in _entries(text)]
 
 
 def render(date: str, title: str, text: str, category: str = "", tags: tuple[str, ...] = (), **given: str) -> str:
@@ -224,7 +233,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     if not head and _FIELD.match(text.strip().partition("\n")[0]):
         head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
-    if len(list(_entries(entry))) != 1 or _code(lines_of(entry))[1]:
+    if len(sources(entry)) != 1 or _code(lines_of(entry))[1]:
         fault = "The text contains an entry heading of its own, or a code fence that is never closed."
         raise Invalid(fault, "Indent the heading or close the fence, so that the next entry stays an entry.")
     return entry
@@ -240,16 +249,21 @@ def add(text: str, entry: str) -> str:
     return text + gap + entry
 
 
+def other_version(title: str, version: str) -> str:
+    """Return the title under which a version is kept beside another one."""
+    return f"{title[: MAX_TITLE - 40]} (other version, {version[:8]})"
+
+
 def _entries(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield line number, start and source of every entry."""
-    lines = lines_of(text)
-    code = code_lines(lines)
-    start, start_line, position = -1, 0, 0
-    for number, line in enumerate(lines, 1):
-        if number not in code and _ENTRY.match(line):
-            if start >= 0:
-                yield start_line, start, text[start:position]
-            start, start_line = position, number
-        position += len(line)
-    if start >= 0:
-        yield start_line, start, text[start:]
+    code = code_lines(lines_of(text)) if "```" in text or "~~~" in text else ()
+    number, position, begun = 1, 0, (0, -1)
+    for heading in _HEADINGS.finditer(text):
+        number += text.count("\n", position, heading.start())
+        position = heading.start()
+        if number not in code:
+            if begun[0]:
+                yield *begun, text[begun[1] : position]
+            begun = number, position
+    if begun[0]:
+        yield *begun, text[begun[1] :]

@@ -31,8 +31,6 @@ _DAY = regex(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DIGITS = regex(r"\d+")
 _UNDATED = "undated"
 _LABEL = regex(rf"(?:\d{{4}}-\d{{2}}-\d{{2}}|{_UNDATED}): ", re.ASCII)
-_ALL = "All of them are here, but not with all of their text"
-_ACCOUNT = regex(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_CUT}")
 _PREFIX = len("2026-01-01: ")
 _KNOWN = 0.3
 """Factor for a word, each time that it is already in the summary."""
@@ -280,26 +278,13 @@ def after(before: Sequence[tuple[str, str]], recent: Gist, budget: int) -> Gist:
     return Gist(f"{earlier.text}\n{recent.text}".strip(), (*earlier.said, *recent.said))
 
 
-def read(text: str) -> list[tuple[str, str]]:
-    """Parse the text of a summary into sentences with their days."""
-    day = ""
-    said = []
-    for line in text.splitlines():
-        if _ACCOUNT.fullmatch(line):
-            continue
-        if found := _LABEL.match(line):
-            day, line = found[0].removesuffix(": ").replace(_UNDATED, ""), line[found.end() :]
-        said += [(day, sentence) for sentence in _sentences(line)]
-    return said
-
-
 def _left_out(every: str, missing: int, empty: int, room: int) -> str:
     """Return one line that counts what was left out, in at most `room` characters."""
     verb = "is" if missing == 1 else "are"
     greeting = f"; {empty} of them {'holds' if empty == 1 else 'hold'} no more than a greeting" if empty else ""
     full = f"({missing} of {every} {verb} in no sentence here{greeting}.)"
     if not missing:
-        full = f"({_ALL}.)"
+        full = "(All of them are here, but not with all of their text.)"
     short = f"({missing} of {every.partition(' ')[0]} left out)"
     return next((text for text in (full, short) if _size(text) <= room), _CUT)
 

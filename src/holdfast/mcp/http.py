@@ -98,6 +98,7 @@ def _listen(guard: Guard) -> None:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listener = socket.create_server((options.host, options.port), family=family)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not set it on such sockets
     except (OSError, OverflowError) as error:
         where, why = f"{options.host}, port {options.port}", getattr(error, "strerror", None) or error
         raise Unavailable(f"Cannot listen on {where}: {why}.", "Use another --port or --host.") from None

@@ -365,7 +365,7 @@ def read_resource(memory: Memory, uri: str) -> str:
 
     if uri.startswith(_WORKSPACE_URI):
         scope = memory.scopes.resolve(unquote(uri.removeprefix(_WORKSPACE_URI)))
-        return _text(memory, memory.layout.overview(scope.path))
+        return markdown.our_side(_text(memory, memory.layout.overview(scope.path)))
     if uri.startswith(_RECORD_URI):
         record = memory.get(unquote(uri.removeprefix(_RECORD_URI)))
         everyday.check_session(record)

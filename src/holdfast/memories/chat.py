@@ -6,29 +6,25 @@ A question and its answer are stored together; half of a pair, after a crash, is
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.formats import jsonl, prompts, transcripts
+from holdfast.errors import Invalid, NotFound
+from holdfast.formats import markdown, prompts
 from holdfast.formats.prompts import Message
-from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
+from holdfast.memories.cold import SUFFIX
 from holdfast.model.kinds import KINDS, ROLES
-from holdfast.model.names import amount, check_text, close_to, count_tokens, short_hash
+from holdfast.model.names import amount, check_text, close_to, count_tokens
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Receipt, Record, Scope, check_plain
-from holdfast.model.times import derived_id, is_id, iso, mint, normal, now_ms, parse_ms
+from holdfast.model.times import iso, mint, normal, now_ms
 
-_MOST_IMPORTED = 100_000_000
-"""How many characters one import may add: they are sorted in memory."""
 MOST = 50
 """Matches that one search returns."""
 _KIND = KINDS["message"]
@@ -41,7 +37,6 @@ _RECENT = 1_000
 _MOST_STEPS = 10
 """How often a prompt reads further back for messages that it can show."""
 _TEXTS = ("role", "content", "timestamp", "channel", "sender_id", "tool_call_id")
-_OPTIONAL = ("channel", "sender_id", "tool_calls", "tool_call_id", "exchange")
 
 
 class History(list[Message]):
@@ -113,41 +108,10 @@ class Chat:
         records = heapq.merge(*found, key=lambda record: record.order, reverse=True) if found[1:] else found[0]
         return map(_message, records)
 
-    def bring(self, files: Sequence[SourceFile], channel: str = "", *, dry: bool = False) -> ImportReport:
-        """Import the messages of older files, each once; `channel` is for messages without one.
-
-        Newer ones are appended to the history; older ones go to a log of their own beside it, so that the history stays
-        in the order of time. Secrets of known formats are removed.
-        """
-        report = ImportReport()
-        longest = self._memory.settings.limits.line_bytes - MARGIN
-        paths = [self._log, *self._memory.store.paths(self._imported, SUFFIX)]
-        known: set[str] = set()
-        for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
-            known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
-        fresh: dict[str, dict[str, Any]] = {}
-        size = 0
-        for line in itertools.chain.from_iterable(_imported_lines(file, channel, longest, report) for file in files):
-            report.turns += 1
-            if line["id"] in known or line["origin"] in known:
-                continue
-            known |= {line["id"], line["origin"]}
-            fresh[line["id"]] = line
-            size += len(line["content"])
-            if size > _MOST_IMPORTED:
-                raise OverBudget(f"More than {_MOST_IMPORTED:,} characters are new.", "Import fewer files at a time.")
-        report.added = len(fresh)
-        if fresh and not dry:
-            ids = sorted(fresh)
-            last = next(self._memory.backwards(self._log), None)
-            name = "" if last is None or last.order < ids[0] else short_hash("\n".join(ids))
-            self._memory.import_entries(_KIND.name, name, [fresh[each] for each in ids])
-        return report
-
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
         try:
-            return self._memory.store.read(self._page).data.decode("utf-8", "replace")
+            return markdown.our_side(self._memory.store.read(self._page).data.decode("utf-8", "replace"))
         except NotFound:
             return ""
 
@@ -204,8 +168,15 @@ class Chat:
         wanted = Query(text=query, kinds=(_KIND.name,), session=channel, since=since, limit=limit)
         found = []
         for hit in self._memory.find(wanted):
-            before, after = (self._neighbour(hit.record, after=way) for way in (False, True))
-            found.append(Match(_message(hit.record), hit.snippet, hit.score, before, after))
+            said, beside = _message(hit.record), list[Message | None]()
+            for after in (False, True):  # the nearest message in the same channel
+                for count in _NEIGHBOURS:
+                    near = self._memory.store.beside(hit.record.path, hit.record.order, count, after=after)
+                    others = (one for one in map(_message, near) if one.channel == said.channel and one.content.strip())
+                    if (other := next(others, None)) or len(near) < count:
+                        break
+                beside.append(other)
+            found.append(Match(said, hit.snippet, hit.score, *beside))
         if channel and not found and not self._memory.find(Query(kinds=(_KIND.name,), session=channel, limit=1)):
             recent = (message.channel for message in itertools.islice(self._newest([]), _RECENT))
             known = sorted({name for name in recent if name})
@@ -216,16 +187,6 @@ class Chat:
         found.sort(key=lambda match: match.message.timestamp, reverse=True)
         found.sort(key=lambda match: -match.score)
         return found
-
-    def _neighbour(self, record: Record, *, after: bool) -> Message | None:
-        """Return the nearest message before or after a record in the same channel."""
-        channel = _message(record).channel
-        for count in _NEIGHBOURS:
-            near = self._memory.store.beside(record.path, record.order, count, after=after)
-            said = (one for one in map(_message, near) if one.channel == channel and one.content.strip())
-            if (found := next(said, None)) or len(near) < count:
-                return found
-        return None
 
 
 def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
@@ -262,52 +223,9 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
 
 def _message(record: Record) -> Message:
     calls = record.fields.get("tool_calls")
-    texts = {name: _text(record.fields.get(name)) for name in ("channel", "sender_id", "tool_call_id", "exchange")}
+    given = ((name, record.fields.get(name)) for name in ("channel", "sender_id", "tool_call_id", "exchange"))
+    texts = {name: str(value) for name, value in given if isinstance(value, str | int) and not isinstance(value, bool)}
     return Message(
         role=str(record.fields["role"]), content=record.text, timestamp=record.time, id=record.id,
         tool_calls=calls if isinstance(calls, list) and calls else None, **texts,
     )  # fmt: skip
-
-
-def _text(value: object) -> str:
-    """Return a name as text; a channel or a sender may be a number."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return value if isinstance(value, str) else ""
-
-
-def _imported_lines(file: SourceFile, channel: str, longest: int, report: ImportReport) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a file as lines of the history, in order; what cannot be read is added to the report.
-
-    The `origin` of a line is a hash of the message without its channel and the time of the file. A message that was
-    imported before is recognised by it.
-    """
-    place, alike, last = 0, Counter[bytes](), size_and_time(file.path)[1]
-    for number, _, values in parsed_lines(file, longest, report):
-        messages = list[dict[str, Any]]()
-        for value in values:  # in the form of the history or of another program
-            content, calls = value.get("content"), value.get("tool_calls")
-            if value.get("role") in ROLES and (isinstance(content, str) or (content is None and calls)):
-                given = {"role": value["role"], "content": content or "", "time": value.get("timestamp")}
-                given |= {name: _text(known) or known for name in ("id", *_OPTIONAL) if (known := value.get(name))}
-                messages.append(given)
-                continue
-            for turn in transcripts.turns(value):
-                if turn["text"].strip():
-                    messages.append({"role": turn["role"], "content": turn["text"], "time": turn.get("time")})
-        if values and not messages:
-            report.skip(file.path, "it is no message", number)
-        for message in messages:
-            if message["role"] == "system":
-                report.skip(file.path, "it is a system message", number)
-                continue
-            own = message.pop("id", None)
-            form = jsonl.render(message)
-            alike[form] += 1  # the same may be said twice in one second
-            origin = hashlib.blake2b(form + b"%d" % alike[form], digest_size=10).hexdigest()
-            time = parse_ms(message.pop("time"))
-            last = last if time is None else time
-            place = max(last, place + 1)  # after the message before it, also where the file has no times
-            made = own if is_id(own) else derived_id(place, origin.encode())
-            fields = {"id": made, "timestamp": iso(last), **message, "origin": origin}
-            yield {**fields, "channel": message.get("channel", channel or "imported")}

@@ -70,10 +70,9 @@ class Summaries:
             return
         id, type, text, time = (str(entry.get(name, "")) for name in ("id", "type", "text", "time"))
         count = covers["count"] if isinstance(covers.get("count"), int) else 0
-        try:
+        said: Said = (("", text),)  # of an entry that was edited by hand
+        with contextlib.suppress(msgspec.ValidationError):
             said = msgspec.convert(entry.get("said"), Said)
-        except msgspec.ValidationError:  # older versions wrote the text alone
-            said = tuple(summaries.read(text))
         self._every.append(Summary(id, type, text, str(covers.get("first", "")), covers["last"], count, time, said))
 
     def newest(self, type: str) -> Summary | None:

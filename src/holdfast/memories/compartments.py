@@ -161,9 +161,9 @@ class Runs:
         (self._claimed if mine else self._shared).add(path)
         (self._shared if mine else self._claimed).discard(path)
 
-    def end(self, path: str, keep: Callable[[], bool] = lambda: False) -> bool:
-        """Remove the file of a run, whichever process uses it; not if `keep`, called with its log locked, says so."""
-        gone = self._store.discard(path, keep)
+    def end(self, path: str, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Remove the file of a run, whichever process uses it, but not if `unless` returns True under the lock."""
+        gone = self._store.discard(path, unless)
         if gone:
             self._leave(path)
         return gone

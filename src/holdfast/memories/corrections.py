@@ -78,7 +78,7 @@ def _store(memory: Core, draft: Draft, *, derived: bool) -> dict[str, Any]:
     if before and before.text == draft.text and not draft.until:
         return _duplicate(memory, before, draft)
     try:
-        receipt = memory.keep(draft)
+        receipt = memory.put_draft(draft)
     except AlreadyExists as error:
         text = (draft.text or "").strip()
         for hit in memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):
@@ -129,7 +129,7 @@ def revise(memory: Core, record: Record, change: Draft, retire: bool | None = No
     if retire is None and kind.shape == "line":
         return _replace_entry(memory, record, change)
     if retire is None:
-        receipt = memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
+        receipt = memory.put_draft(msgspec.structs.replace(change, id=record.id, expect=record.version))
         if receipt.status == "changed" and receipt.id != record.id:  # a new title is a new id: others have to name it
             older, newer = (str(record.fields.get(name) or "") for name in ("supersedes", "superseded_by"))
             with contextlib.suppress(NotFound):
@@ -161,7 +161,7 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
     elif kind.title in kind.required:
         fields[kind.title] = change.title or record.title
     scope = record.scope
-    return memory.keep(
+    return memory.put_draft(
         Draft(
             kind=kind.name, text=(record.text if change.text is None else change.text) if value is None else None,
             data=value, title="" if kind.title in fields else change.title or record.title,
@@ -234,7 +234,7 @@ def approve(memory: Core, proposal: Record) -> Receipt:
         read_value(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
     if "data" not in given and proposal.text:
         given["text"] = proposal.text
-    receipt = memory.keep(msgspec.convert(given, Draft))
+    receipt = memory.put_draft(msgspec.convert(given, Draft))
     if not proposal.hidden:
         memory.hide(proposal.id, reason=f"approved: {receipt.id}")
     return receipt

@@ -76,7 +76,7 @@ class Hot:
         found, texts = list[Finding](), dict[str, str]()
         for path, document in self._documents(found):
             if self._is_ours(path):
-                text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
+                text = markdown.our_side(document.data.decode("utf-8", "replace").removeprefix("\ufeff"))
                 texts[path] = _plain(pages.without_budget(text[markdown.body_start(text) :]))
         return texts, [one for one in found if one.level == "error" and one.path.startswith(self._folder)]
 
@@ -167,7 +167,7 @@ class Hot:
         body += addition if body.endswith("\n") or not body else newline + addition
         if not known:
             self._check_fit(path, markdown.replace_body(document.data, body))
-        return self._memory.keep(Draft(id=path, text=body, expect=document.version, op_id=op_id))
+        return self._memory.put_draft(Draft(id=path, text=body, expect=document.version, op_id=op_id))
 
     def _add(self, record: Record, budget: int, op_id: str) -> Receipt:
         title = _title(record)
@@ -258,7 +258,7 @@ class Hot:
             if same and kind.layer == "warm" and kind.shape != "line":
                 stored = stored or _demoted(record)
         stored = stored or self._note(part.title, text, scope, {})
-        self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
+        self._memory.put_draft(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
         return stored
 
     def _note(self, title: str, text: str, scope: str | Scope | None, fields: Mapping[str, Any]) -> Receipt:
@@ -274,7 +274,7 @@ class Hot:
             if note is None:
                 with contextlib.suppress(AlreadyExists):  # a hidden note has that name
                     draft = Draft(kind="note", title=name, text=text, scope=where, fields=fields)
-                    return _demoted(self._memory.keep(draft))
+                    return _demoted(self._memory.put_draft(draft))
             number += 1
             name = f"{title} ({number})"
 

@@ -47,8 +47,8 @@ class Knowledge:
     ) -> Reply:
         """Return the plans at and below a scope, newest first."""
         records, warnings = self._survey(scope, "plan")
-        known = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
-        if strange := [each for each in status if each not in known]:
+        there = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
+        if strange := [each for each in status if each not in there]:
             what = f'No plan has the status "{strange[0]}".{names.close_to(strange[0], PLAN_STATUS)}'
             raise Invalid(what, f"Use one or several of: {', '.join(PLAN_STATUS)}.")
         warnings += _unknown("tag", tags, "plan", (tag for record in records for tag in record.tags))
@@ -63,7 +63,12 @@ class Knowledge:
         if unsaid:
             one, many = "plan does not say its status and is", "plans do not say their status and are"
             warnings.append(f"{amount(unsaid, one, many)} left out.")
-        shown = _fitting((_plan(record, tier) for record in wanted), budget)
+        entries = []
+        for plan in wanted:
+            known = {name: text_of(plan.fields.get(name)) for name in ("description", "status", "created", "updated")}
+            known["created"] = _created(plan)
+            entries.append(_entry(plan, {"name": plan.title, **known}, tier, _stem(plan)))
+        shown = _fitting(entries, budget)
         return _reply({"plans": shown}, warnings + _left_out(len(wanted) - len(shown), "plan", "plans", budget))
 
     def overviews(self, scope: Scope, tier: Tier = "T1") -> Reply:
@@ -93,7 +98,11 @@ class Knowledge:
             live = [record for record in live if _tagged(record, tags)]
         live.sort(key=lambda record: (record.path, -record.line))
         live.sort(key=lambda record: record.time, reverse=True)
-        kept = _fitting((_learning(record) for record in live), budget)
+        entries = []
+        for one in live:
+            known = {"title": one.title, "content": one.text.replace("\r\n", "\n")}
+            entries.append(_entry(one, known | {name: text_of(one.fields.get(name)) for name in ("date", "category")}))
+        kept = _fitting(entries, budget)
         warnings += _left_out(len(live) - len(kept), "entry", "entries", budget)
         shown = list(zip(live, kept, strict=False))
         reply: Reply = {f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED}
@@ -187,7 +196,7 @@ class Knowledge:
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
                 if record.scope.path == path and names.same_words(record.text, draft.text or ""):
                     raise AlreadyExists(f"{record.id} says the same.", "Nothing was written.")
-        return self._memory.keep(draft)
+        return self._memory.put_draft(draft)
 
     def set_status(self, plan: Record, status: str, op_id: str = "") -> Receipt:
         """Set the status of a plan and the day of the change, and no other line of its file."""
@@ -195,7 +204,7 @@ class Knowledge:
             raise Invalid(f'status is "{status}".', f"Use one of: {', '.join(PLAN_STATUS)}.")
         if plan.fields.get("status") == status and not self._memory.store.knows_op(op_id):
             return Receipt("unchanged", plan.id, plan.path, plan.version)
-        return self._memory.keep(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
+        return self._memory.put_draft(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
 
 
 class Skills:
@@ -239,11 +248,11 @@ class Skills:
         if draft.expect:
             if not here:
                 raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
-            return self._memory.keep(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
+            return self._memory.put_draft(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
         if here and not self._memory.store.knows_op(draft.op_id):
             what = f'Skill "{_skill_name(here[0])}" already exists in {scope.path}.'
             raise AlreadyExists(what, "Load it first; to replace it, send the version that it has as expect.")
-        return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
+        return self._memory.put_draft(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
 
     def _known(self, scope: Scope) -> list[Record]:
         return self._memory.every(Query(kinds=("skill",), scope=scope, above=True))
@@ -252,18 +261,6 @@ class Skills:
 def meta(record: Record, identifier: str) -> Entry:
     """Return the entry that names the file of a record; search ignores it."""
     return {"_meta": {"document_path": record.path, "document_id": identifier}}
-
-
-def _plan(record: Record, tier: Tier) -> Entry:
-    known = {name: text_of(record.fields.get(name)) for name in ("description", "status", "created", "updated")}
-    known["created"] = _created(record)
-    return _entry(record, {"name": record.title, **known}, tier, _stem(record))
-
-
-def _learning(record: Record) -> Entry:
-    known = {"title": record.title, "content": record.text.replace("\r\n", "\n")}
-    known |= {name: text_of(record.fields.get(name)) for name in ("date", "category")}
-    return _entry(record, known)
 
 
 def _entry(record: Record, known: dict[str, Any], tier: Tier = "T0", id: str = "") -> Entry:

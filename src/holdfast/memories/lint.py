@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.formats import links, markdown, pages
+from holdfast.formats import markdown, pages
 from holdfast.formats.prompts import invisible
 from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS, Place, copy_of
@@ -22,7 +22,6 @@ from holdfast.model.names import count_tokens
 from holdfast.model.patterns import regex
 from holdfast.model.records import Draft, Record, Scope, text_of
 from holdfast.model.times import from_prefix
-from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document
 
@@ -120,7 +119,7 @@ class _Linter:
         self.faults: list[Fault] = []
         self.paths: set[str] = set()
         self._names: set[str] = set()
-        self._by_name: list[tuple[str, links.Link]] = []
+        self._by_name: list[tuple[str, markdown.Link]] = []
 
     def add(self, path: str, line: int, what: str, rule: str, level: pages.Level = "error") -> None:
         self.faults.append(Fault(level, path, line, what, rule))
@@ -138,10 +137,10 @@ class _Linter:
         except HoldfastError as error:
             self.add(path, 1, str(error), "unreadable")
             return
-        if (other := merge.conflict_of(path)) and other[0] in self.paths:
+        if (other := pages.conflict_of(path)) and other[0] in self.paths:
             self._warn(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
         text = self._text(path, document.data)
-        page = markdown.parse(text.encode("utf-8"))
+        page = markdown.parse(text.encode("utf-8"), verbatim=kind.write_once)
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)
         if kind.write_once:
@@ -191,7 +190,7 @@ class _Linter:
         written = False
         if self._fix and meant:
             with contextlib.suppress(HoldfastError):  # changed meanwhile, or a layout that only a person can edit
-                self._memory.keep(Draft(id=place.path, fields=meant, expect=version))
+                self._memory.put_draft(Draft(id=place.path, fields=meant, expect=version))
                 written = True
         for flaw in found:
             fixed, fixable = bool(flaw.meant) and written, bool(flaw.meant) and not written
@@ -208,7 +207,7 @@ class _Linter:
 
     def _check_links(self, path: str, page: markdown.Page, text: str, records: list[Record]) -> None:
         starts = [record.line for record in records]
-        for link in links.find(text):
+        for link in markdown.find_links(text):
             holder = bisect.bisect_right(starts, link.line) - 1
             if holder >= 0 and records[holder].hidden:
                 continue
@@ -217,7 +216,7 @@ class _Linter:
                 if not front or f"[[{link.target}" in text_of(page.fields):
                     self._by_name.append((path, link))
                 continue
-            target = "" if front else links.path_from(path, link.target)
+            target = "" if front else markdown.path_from(path, link.target)
             if not target or target == "." or target in self.paths:
                 continue
             try:
@@ -244,16 +243,16 @@ class _Linter:
             if kind.key:
                 with contextlib.suppress(HoldfastError):  # `verify` reports a log that cannot be read
                     for record in self._memory.backwards(self._memory.layout.path_for(kind, Scope())):
-                        self._names.update(links.names_of(record))
+                        self._names.update(markdown.names_of(record))
         for path, link in self._unknown(left):
             self._warn(path, link.line, f"[[{link.target}]] names nothing", "link")
 
-    def _unknown(self, found: list[tuple[str, links.Link]]) -> list[tuple[str, links.Link]]:
+    def _unknown(self, found: list[tuple[str, markdown.Link]]) -> list[tuple[str, markdown.Link]]:
         return [
             (path, link)
             for path, link in found
-            if links.normal(link.target) not in self._names
-            and (not link.part or links.normal(f"{link.target}#{link.part}") not in self._names)
+            if markdown.link_form(link.target) not in self._names
+            and (not link.part or markdown.link_form(f"{link.target}#{link.part}") not in self._names)
         ]
 
     def _records(self, place: Place, document: Document) -> list[Record]:
@@ -261,7 +260,7 @@ class _Linter:
         section = place.kind.shape == "section"
         records = list((parsing.entries if section else parsing.documents)(place, document).records)
         for record in records:
-            self._names.update(links.names_of(record))
+            self._names.update(markdown.names_of(record))
         if section:
-            self._names.update((links.normal(place.path), links.normal(place.path.rpartition("/")[2])))
+            self._names.update((markdown.link_form(place.path), markdown.link_form(place.path.rpartition("/")[2])))
         return records

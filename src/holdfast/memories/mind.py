@@ -212,12 +212,12 @@ class Mind:
             return self.working.add(self._memory.offload(entry, self.session, self.working.holds))
         if type == "episodic":
             draft = Draft(kind="episode", data=entry, session=self.session, scope=self._scope, op_id=op_id)
-            return self._memory.keep(draft).id
+            return self._memory.put_draft(draft).id
         given = dict(entry) if isinstance(entry, Mapping) else {}
         when, do = given.get("when"), given.pop("do", None)
         if not (isinstance(when, str) and when.strip()) or not do:
             raise Invalid("A procedure is {when, do}.", "Say when it applies, and what to do then.")
-        return self._memory.keep(Draft(kind="procedure", data=do, fields=given, scope=self._scope, op_id=op_id)).id
+        return self._memory.put_draft(Draft(kind="procedure", data=do, fields=given, scope=self._scope, op_id=op_id)).id
 
     @_safely(lambda: "")
     def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
@@ -228,7 +228,7 @@ class Mind:
         if not isinstance(key, str) or not key.strip() or value is None or value == "":
             raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
         given["key"] = unicodedata.normalize("NFC", key).strip()
-        return self._memory.keep(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
+        return self._memory.put_draft(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
     @_safely(lambda: None)
     def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:

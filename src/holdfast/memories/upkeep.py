@@ -166,9 +166,8 @@ def _checked(path: str, head: str, sources: list[str]) -> bytes:
 def _entries(memory: Core, path: str) -> tuple[str, list[Section], str]:
     """Return the text of a file before its first entry, its entries, and its version."""
     document = memory.store.read(path)
+    markdown.check_resolved(path, document.data)
     text = document.data.decode("utf-8", "surrogateescape")
-    if line := markdown.conflict_line(text):
-        raise Damaged(f"{path}:{line}: an unresolved merge conflict.", "Resolve it first.")
     start = markdown.body_start(text)
     entries = sections.parse(text[start:])
     return text[: start + entries[0].start] if entries else text, entries, document.version

@@ -62,7 +62,7 @@ class Workspaces:
         self._check_new(name, op_id=op_id)
         self._make_root(given)
         try:
-            return self._memory.keep(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
+            return self._memory.put_draft(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
         except AlreadyExists:
             raise _taken(name) from None
 
@@ -98,7 +98,7 @@ class Workspaces:
         if new_name:
             self._check_new(new_name, own=path)
         self._make_root(fields)
-        return self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
+        return self._memory.put_draft(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
 
     def archive(self, name: str, *, restore: bool = False, op_id: str = "") -> Receipt:
         """Hide a workspace from lists, or show it again."""
@@ -221,7 +221,7 @@ class States:
                 written = any("intent" not in one for one in writes)  # one that was only announced was never written
                 if written and not store.exists(path):  # it may have been written just now, by the same op_id
                     raise AlreadyExists(f"{path} was removed.")
-            return self._memory.keep(draft)
+            return self._memory.put_draft(draft)
         except AlreadyExists:
             other = f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
             raise AlreadyExists(f'State "{name}" already exists.', f"States are immutable - {other}") from None
@@ -256,7 +256,7 @@ class States:
         known = set() if warnings is None else self._versions(path)
         if known and document.version not in known and warnings is not None:
             warnings.append(f"{path} was edited after it was saved: this is the edited text.")
-        page = markdown.parse(document.data)
+        page = markdown.parse(document.data, verbatim=True)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,
@@ -446,8 +446,6 @@ class Usage(msgspec.Struct):
     """When the first of these calls was made."""
     calls: int = 0
     tokens: int = 0
-    unmeasured: int = 0
-    """Calls of earlier versions, without tokens and ids."""
     tools: list[Called] = []
     recalled: list[Recalled] = []
     never: list[Recalled] = []
@@ -471,10 +469,7 @@ def usage(memory: Core, since: str = "") -> Usage:
         found.first = trace.time
         called.failed += fields.get("success") is False
         tokens = fields.get("tokens")
-        if not isinstance(tokens, int):
-            found.unmeasured += 1
-            continue
-        called.tokens += tokens
+        called.tokens += tokens if isinstance(tokens, int) else 0
         worked, ids = fields.get("success") is not False, fields.get("ids")
         if trace.title == "read" and worked:
             ids = [params.get("id")]

@@ -299,6 +299,7 @@ def copy_of(path: str) -> str:
     return "".join(part or "" for part in found.groups()) if found else ""
 
 
+@functools.lru_cache(maxsize=1024)
 def session_folder(session: str) -> str:
     """Return the folder of a session; different strings have different folders."""
     return f"{names.slug(session, 'session')}-{names.short_hash(session)}"

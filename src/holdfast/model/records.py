@@ -3,7 +3,7 @@
 A `Record` is one document, section or line that was read. Its `id` is its identity: the path of a document,
 `path#anchor` of a section, a UUIDv7 for a line. Its `version` is a hash of its own text; an edit names the version it
 was made from. A `Draft` is a record that a caller wants to store. A `Scope` is where a record belongs; it is only an
-address: making one creates nothing. `holdfast.storage.scopes` resolves names that a person typed.
+address: making one creates nothing. `holdfast.storage.tree` resolves names that a person typed.
 """
 
 from __future__ import annotations

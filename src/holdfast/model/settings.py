@@ -63,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
     """A word found in more records than this is ignored if the question has rarer words."""
-    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
+    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 100
     """How many of the best word matches are ranked."""
     around: _Weight = 0.5
     """Share of a record's word score that comes from the record together with its neighbours."""
@@ -180,8 +180,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of the model on that server."""
     key_env: Annotated[str, msgspec.Meta(pattern="^HOLDFAST_")] = "HOLDFAST_MODEL_KEY"
     """Environment variable with the key; its name must start with HOLDFAST_. The key is never in a file."""
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
-    """How long one call may take, from the first byte sent to the last byte read."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    """How long one call may take, from the first byte sent to the last byte read. A local model may need more."""
     call_tokens: _Size = 4_000
     """Most tokens in one call, prompt and answer together."""
     day_tokens: _Size = 100_000

@@ -6,6 +6,7 @@ time. An id is a UUIDv7, 48 bits of milliseconds and then random bits, so id ord
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -28,7 +29,13 @@ def now_ms() -> int:
 
 def iso(ms: int) -> str:
     """Format milliseconds since the epoch."""
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(ms // 1000))}.{ms % 1000:03d}Z"
+    minutes, rest = divmod(ms, 60_000)
+    return f"{_minute(minutes)}:{rest // 1000:02d}.{rest % 1000:03d}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _minute(minutes: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M", time.gmtime(60 * minutes))
 
 
 def utc_now() -> str:

@@ -234,7 +234,7 @@ def undo_entry(memory: Core, record: Record, op_id: str = "") -> Receipt:
         kind=kind.name, text=before.text if value is None else None, data=value, tags=before.tags, fields=fields,
         scope=before.scope.path or None, op_id=op_id, until=until, reason="undo",
     )  # fmt: skip
-    return memory.keep(draft)
+    return memory.put_draft(draft)
 
 
 def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:

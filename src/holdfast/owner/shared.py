@@ -174,20 +174,23 @@ def find(memory: Core, query: Query) -> Found:
     if query.where == "shared":
         found = shared.ask(lambda there: there.find(inner))
         return msgspec.structs.replace(found, hits=[msgspec.structs.replace(hit, store=NAME) for hit in found])
-    waiting = shared.start(lambda there: there.candidates(inner))
-    mine, theirs, missing, problems = Candidates(), Candidates(), None, list[Problem]()
+    waiting = shared.start(lambda there: there.with_candidates(inner, Candidates.loaded))
+
+    def answer(mine: Candidates, missing: NotFound | None = None) -> Found:
+        theirs, problems = Candidates(), list[Problem]()
+        try:
+            theirs = waiting()
+        except HoldfastError as error:
+            if missing:
+                raise missing from None
+            absent = isinstance(error, NotFound)  # only this memory has the workspace
+            problems.append(Problem(NAME, error.message if absent else str(error), minor=absent))
+        return answers.answer(_together(mine, theirs, problems, query.limit), inner, memory.settings.search)
+
     try:
-        mine = memory.candidates(inner)
+        return memory.with_candidates(inner, answer)
     except NotFound as error:  # perhaps only the shared memory has this workspace
-        missing = error
-    try:
-        theirs = waiting()
-    except HoldfastError as error:
-        if missing:
-            raise missing from None
-        absent = isinstance(error, NotFound)  # only this memory has the workspace
-        problems.append(Problem(NAME, error.message if absent else str(error), minor=absent))
-    return answers.answer(_together(mine, theirs, problems, query.limit), inner, memory.settings.search)
+        return answer(Candidates(), error)
 
 
 def _together(mine: Candidates, theirs: Candidates, problems: list[Problem], limit: int) -> Candidates:
@@ -216,7 +219,7 @@ def _together(mine: Candidates, theirs: Candidates, problems: list[Problem], lim
         list(newest.values())[:limit], load=load, related=related, store=lambda row: NAME if row % 2 else "",
         as_of=mine.as_of or theirs.as_of, behind=mine.behind + theirs.behind,
         problems=[*mine.problems, *theirs_problems, *problems], damaged=mine.damaged + theirs.damaged,
-        where=mine.where, get=mine.get,
+        filter=mine.filter, get=mine.get,
     )  # fmt: skip
 
 

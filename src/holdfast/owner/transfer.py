@@ -1,10 +1,13 @@
 """Push and pull: transfer records between two memories, whatever engines they use.
 
-First `plan`, which compares both sides and writes nothing, then `move`. `merge` decides what becomes of a document. Log
-entries are identified by their ids; each is added once and none is changed. Nothing is replaced that changed since both
-sides agreed, nothing is removed, and a transfer can be repeated. Documents are written first, then the logs that refer
-to them, then the write log. Settings, derived files, the notes of live runs and the agreements of other transfers stay
-where they are. With a scope, only what belongs to that workspace is transferred.
+First `plan`, which compares both sides and writes nothing, then `move`. A document replaces only the version that it
+was made from. Otherwise the entries of a dated page are merged, and of any other document both versions are kept, that
+of the source under a name that says so; both then move on unchanged, so that in the end every memory has the same pair.
+
+Log entries are identified by their ids; each is added once and none is changed. Nothing is replaced that changed since
+both sides agreed, nothing is removed, and a transfer can be repeated. Documents are written first, then the logs that
+refer to them, then the write log. Settings, derived files, the notes of live runs and the agreements of other transfers
+stay where they are. With a scope, only what belongs to that workspace is transferred.
 """
 
 from __future__ import annotations
@@ -13,20 +16,19 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, pages
 from holdfast.formats.encryption import Locked
 from holdfast.model.names import check_text, short_hash
 from holdfast.model.patterns import regex
 from holdfast.model.records import Problem, version_of
-from holdfast.owner import merge, shared
+from holdfast.owner import shared
 from holdfast.owner.backup import ROOT_FILES, TRANSFERS, every_file, is_backup, restore
-from holdfast.owner.merge import Act, Pair
 from holdfast.roots import on_disk, open_store
 from holdfast.storage import write_log
 from holdfast.storage.results import Progress
@@ -34,6 +36,7 @@ from holdfast.storage.store import Made
 from holdfast.storage.tree import RootGone, changed, is_value, unpack_value
 
 T = TypeVar("T")
+Act = Literal["new", "changed", "merged", "conflict", "same", "newer", "gone", "forgotten"]
 _MANY, _MUCH = 1_000, 1 << 20
 """How many documents or entries, or bytes of them, are written together."""
 _SHARED = ("fact", "procedure", "episode", "summary", "entry")
@@ -46,6 +49,29 @@ _LEFT = (
 )
 
 
+class Pair(NamedTuple):
+    """The last versions of a document that both sides know: the source's that the target has, and the reverse.
+
+    A memory has a version when it has the same text, made its own from it, or stores it as a conflict beside it.
+    """
+
+    source: str
+    target: str = ""
+
+
+def decide(source: str, target: str | None, agreed: Pair | None, *, dated: bool = False) -> Act:
+    """Return what transferring a document means; `target` is None if the target lacks it."""
+    if target is None:
+        return "gone" if agreed and agreed.source == source else "new"
+    if source == target:
+        return "same"
+    if agreed and agreed.source == source:
+        return "same" if agreed.target == target else "newer"
+    if agreed and agreed.target == target:
+        return "changed"
+    return "merged" if dated else "conflict"
+
+
 class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
     """What becomes of a document, or of some entries of a log."""
 
@@ -54,7 +80,7 @@ class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
     records: int = 0
     bytes: int = 0
     beside: str = ""
-    """Where our version is stored in a conflict."""
+    """Where the version of the source is stored in a conflict."""
 
     @property
     def log(self) -> bool:
@@ -77,7 +103,7 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
     counts: dict[str, Tally] = {}
     """By what becomes of it: new, changed, merged, conflict, same, newer, gone, forgotten."""
     conflicts: list[Planned] = []
-    """Documents of which both versions are kept now, and where ours is."""
+    """Documents of which both versions are kept now, and where that of the source is."""
     refused: list[Problem] = []
     """What was left out, and why; all else was transferred."""
     left: list[str] = []
@@ -122,10 +148,10 @@ class Mover:
         self._step = 1 if push else -1  # on disk, a pair is [here, there]
         self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
         for name in here.settings.paths.__struct_fields__:
-            mine, theirs = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
-            if mine != theirs:
+            one, another = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
+            if one != another:
                 advice = f"Set it to the same value in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
-                raise Invalid(f"paths.{name} is {mine!r} here, and {theirs!r} in {other}.", advice)
+                raise Invalid(f"paths.{name} is {one!r} here, and {another!r} in {other}.", advice)
         self._roots = (here.root, other) if push else (other, here.root)
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
@@ -159,7 +185,7 @@ class Mover:
             for path, pair in agreed.items() if isinstance(agreed, dict) else ():
                 if isinstance(pair, list) and len(pair) == 2:
                     self._agreed[path] = Pair(*map(str, pair[:: self._step]))
-        self._forgotten = merge.Tombstones(self._target, self._source, logs)
+        self._forgotten = Tombstones(self._target, self._source, logs)
         shared_logs = [path for path in logs if not self._in_scope(path)]
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
         refs = {str(entry["ref"]) for entry in found if "ref" in entry and self._names_scope(entry)}
@@ -173,18 +199,18 @@ class Mover:
         """Where a copy of the current text of a document is kept; the other side has it with the document."""
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
-            theirs, mine = self._target.tree.versions(part), dict[str, str]()
+            target, source = self._target.tree.versions(part), dict[str, str]()
             try:
-                mine = self._source.tree.versions(part)
+                source = self._source.tree.versions(part)
             except Unavailable:  # about one of them
                 for path in part:
                     with self._reported(path, reading=True):
-                        mine |= self._source.tree.versions([path])
-            both = [*mine.items(), *theirs.items()]
+                        source |= self._source.tree.versions([path])
+            both = [*source.items(), *target.items()]
             current |= {f"{writes}kept/{version}" for path, version in both if not path.startswith(writes)}
-            for path, version in mine.items():
+            for path, version in source.items():
                 with self._reported(path):
-                    self._steps.append(self._planned(path, version, theirs.get(path), sizes[path]))
+                    self._steps.append(self._planned(path, version, target.get(path), sizes[path]))
             if progress:
                 progress(start + len(part), len(documents))
         self._steps = [step for step in self._steps if step.act != "new" or step.path not in current]
@@ -282,31 +308,31 @@ class Mover:
 
     # documents
 
-    def _planned(self, path: str, mine: str, theirs: str | None, size: int) -> Planned:
+    def _planned(self, path: str, source: str, target: str | None, size: int) -> Planned:
         """Return what becomes of a document; Invalid or OverBudget when the target may not store it."""
         place, agreed, beside = self._source.layout.classify(path), self._agreed.get(path), ""
         dated, records = place is not None and place.kind.shape == "section", int(place is not None)
-        act = merge.decide(mine, theirs, agreed, dated=dated)
-        if act == "new" and self._forgotten.has(path, mine):
+        act = decide(source, target, agreed, dated=dated)
+        if act == "new" and self._forgotten.has(path, source):
             act = "forgotten"
-        elif self._past and act in ("merged", "conflict") and self._forgotten.had(path, mine):
+        elif self._past and act in ("merged", "conflict") and self._forgotten.had(path, source):
             act = "newer"
-        if theirs == mine and agreed != Pair(mine, mine):
-            self._equal[path] = Pair(mine, mine)
+        if target == source and agreed != Pair(source, source):
+            self._equal[path] = Pair(source, source)
         if act in _MOVES:
-            ours = self._source.tree.read(path).data
-            there = self._target.tree.read(path).data if theirs else None
-            if act == "merged" and there is not None and self._merged(path, ours, there) is None:
+            data = self._source.tree.read(path).data
+            before = self._target.tree.read(path).data if target else None
+            if act == "merged" and before is not None and self._merged(path, data, before) is None:
                 act = "conflict"
             if act == "conflict":
-                beside, there = merge.conflict_path(path, mine), None
+                beside, before = pages.conflict_path(path, source), None
             elif dated:
-                records = len(merge.entries(ours))
-            self._screened(beside or path, ours, there)
+                records = len(pages.entries(data))
+            self._screened(beside or path, data, before)
         return Planned(path, act, records, size, beside)
 
-    def _merged(self, path: str, ours: bytes, theirs: bytes) -> bytes | None:
-        return merge.merge_pages(ours, theirs, version_of(ours), self._forgotten.sections_of(path))
+    def _merged(self, path: str, source: bytes, target: bytes) -> bytes | None:
+        return pages.merge(source, target, version_of(source), self._forgotten.sections_of(path))
 
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
         """Return a document as the target may store it, or refuse it."""
@@ -373,11 +399,11 @@ class Mover:
 
     def _replace(self, step: Planned) -> None:
         """Replace a document of the target, or merge its entries into the page that is there, as its writer."""
-        path, ours = step.path, self._source.tree.read(step.path)
-        data, expect = ours.data, self._agreed[path].target if step.act == "changed" else ""
+        path, source = step.path, self._source.tree.read(step.path)
+        data, expect = source.data, self._agreed[path].target if step.act == "changed" else ""
         if step.act == "merged":
-            theirs = self._target.tree.read(path)
-            merged, expect = self._merged(path, ours.data, theirs.data), theirs.version
+            target = self._target.tree.read(path)
+            merged, expect = self._merged(path, source.data, target.data), target.version
             if merged is None:
                 raise changed(path, expect)
             data = merged
@@ -389,11 +415,11 @@ class Mover:
         note = {} if self._scope else {"moved": True}  # the entry of the write is transferred as well
         with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
             version = self._target.store.update(path, make, expect=expect, note=note).version
-        pair = Pair(ours.version, version) if step.act == "changed" else self._sent(path, ours.version)
+        pair = Pair(source.version, version) if step.act == "changed" else self._sent(path, source.version)
         self._note({path: pair})
 
     def _sent(self, path: str, version: str) -> Pair:
-        """Return the pair after the target got a version of ours; we have no more of theirs than before."""
+        """Return the pair after the target got a version of the source, which has no more of the target than before."""
         return Pair(version, self._agreed[path].target if path in self._agreed else "")
 
     # logs
@@ -443,21 +469,44 @@ class Mover:
         for number, piece in enumerate(_batches(new, len)):
             if not number and self._kind(path) == "message" and self._target.store.exists(path):
                 # the chat history is read from its end: older messages get a log of their own
-                last = next(self._target.store.newest(path), None)
-                if last and _order(piece[0]) <= last.order:
+                last, objects = next(self._target.store.newest(path), None), jsonl.parse(piece[0])
+                first = objects[0] if isinstance(objects, list) and objects else {}
+                if last and jsonl.identity(first, "timestamp")[1] <= last.order:
                     log = f"{self._memory}/history/{short_hash(f'{path} {jsonl.keys(piece[0])}')}.jsonl"
             self._target.store.import_lines(log, piece)
             progress(len(piece))
 
 
+class Tombstones:
+    """What was forgotten in the target and is not transferred again: documents, their versions, entries, values."""
+
+    def __init__(self, target: Core, source: Core, logs: list[str]) -> None:
+        found = list(write_log.entries(target.tree, target.layout.memory))
+        self._paths = {str(entry["path"]) for entry in found if entry.get("forgotten") and "path" in entry}
+        self._had = {(entry.get("path"), entry[end]) for entry in found for end in ("before", "after") if end in entry}
+        about = [entry for entry in found if entry.get("path") in self._paths]
+        self._versions = {str(entry[end]) for entry in about for end in ("before", "after") if entry.get(end)}
+        self._ids = {str(each) for one in found if isinstance(one.get("forget"), list) for each in one["forget"]}
+        lines = (one for log in logs if self._ids for one in write_log.objects(source.tree.scan(log), '"ref"'))
+        self._paths |= {str(entry["ref"]) for entry in lines if "ref" in entry and entry.get("id") in self._ids}
+
+    def has(self, path: str, version: str) -> bool:
+        """Return whether a document was forgotten, in this version or another, or the one that it conflicts with."""
+        conflict = pages.conflict_of(path)
+        return version in self._versions or path in self._paths or bool(conflict and conflict[0] in self._paths)
+
+    def had(self, path: str, version: str) -> bool:
+        """Return whether the target had this version of a document before."""
+        return (path, version) in self._had
+
+    def sections_of(self, path: str) -> set[str]:
+        """Return the anchors of the forgotten sections of a page."""
+        return {each.removeprefix(f"{path}#") for each in self._ids if each.startswith(f"{path}#")}
+
+
 def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
     objects = jsonl.parse(data)
     return isinstance(objects, list) and bool(objects) and all(map(wanted, objects))
-
-
-def _order(data: bytes) -> str:
-    objects = jsonl.parse(data)
-    return jsonl.identity(objects[0], "timestamp")[1] if isinstance(objects, list) and objects else ""
 
 
 def _batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:

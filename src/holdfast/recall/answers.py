@@ -8,6 +8,7 @@ how many changed files it does not include yet. No hits is a valid answer.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -69,8 +70,9 @@ class Candidates(msgspec.Struct, frozen=True):
     pools: list[Pool] = []
     near: Near = FAR
     hits: list[Hit] = []
-    where: Filter = Filter()
+    filter: Filter = Filter()
     load: Callable[[list[int]], Mapping[int, Record]] = lambda _rows: {}
+    """Return the records of rows, which are numbers of this state of the memory."""
     related: Callable[[list[Hit]], list[list[Tied]]] = lambda hits: [[] for _ in hits]
     store: Callable[[int], str] = lambda _row: ""
     """Which memory a row is from."""
@@ -80,6 +82,11 @@ class Candidates(msgspec.Struct, frozen=True):
     behind: int = 0
     problems: list[Problem] = []
     damaged: int = 0
+
+    def loaded(self) -> Candidates:
+        """Return the same with all records, so that it remains valid when the memory changes."""
+        records = self.load([row for pool in self.pools for row in pool.candidates])
+        return msgspec.structs.replace(self, load=lambda rows: {row: records[row] for row in rows if row in records})
 
 
 class ScoreStep(msgspec.Struct, frozen=True):
@@ -173,8 +180,7 @@ def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Hit]:
         yield from found.hits
     ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
     seen: set[str] = set()
-    for start in range(0, len(ranked), query.limit):
-        part = ranked[start : start + query.limit]
+    while part := list(itertools.islice(ranked, query.limit)):
         records = found.load([one.row for one in part])
         for one in part:
             if (record := records.get(one.row)) is None:
@@ -194,7 +200,7 @@ def _successor(found: Candidates, record: Record, query: Query) -> Record | None
         if newer is None or not (following := newer.fields.get("superseded_by")):
             break
         newer = found.get(str(following))
-    where = found.where
+    where = found.filter
     if newer is None or newer is record or newer.hidden or lapsed(newer, query.asked[:10]):
         return None
     if where.tags or where.sessions or newer.kind not in (where.kinds or where.searchable):
@@ -232,7 +238,7 @@ def explain(record: Record, found: Candidates, query: Query, weights: Search, *,
 
 def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights: Search) -> tuple[int, str]:
     """Return the place of a record among the answers; 0 and the reason when it is not one of them."""
-    order = in_order(found.pools, query, weights, found.near)
+    order = list(in_order(found.pools, query, weights, found.near))
     ids = [other.candidate.id for other in order]
     if record.id not in ids:
         better = [other.candidate.id for other in order if other.candidate.session == one.candidate.session]

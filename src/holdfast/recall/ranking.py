@@ -14,9 +14,10 @@ Every step has a weight in the settings that can switch it off. `Ranked.steps` h
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -115,9 +116,12 @@ class Ranking:
         around = _bm25(self.idf, self.around, [size / average for size in sizes] if records else sizes)
         return [(1 - share) * one + share * other for one, other in zip(record, around, strict=True)]
 
-    def _windows(self, lengths: list[int]) -> tuple[list[float], int]:
+    def _windows(self, lengths: Sequence[int]) -> tuple[Sequence[float], int]:
         """Set `around`; return the words in each window, and how many records all windows with a match have."""
         before, after, counts = self.before, self.after, self.counts
+        if not self.pool.after:
+            self.around = self.counts
+            return lengths, len(counts) - counts.count(b"")
         sizes, records = list[float](), 0
         for number, length in enumerate(lengths):
             window, room = [number], _WINDOW_WORDS - length
@@ -182,9 +186,11 @@ class Ranking:
         """Return the candidates that pass the filters by score; among equals the newest is first, then by place."""
         every, score = self.all, self.score
         kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
-        kept.sort(key=[one.place for one in every].__getitem__)
-        kept.sort(key=[one.time for one in every].__getitem__, reverse=True)
-        kept.sort(key=[-round(one, 9) for one in score].__getitem__)
+        order = [-round(one, 9) for one in score]
+        if len(set(map(order.__getitem__, kept))) < len(kept):
+            kept.sort(key=lambda number: every[number].place)
+            kept.sort(key=lambda number: every[number].time, reverse=True)
+        kept.sort(key=order.__getitem__)
         return kept
 
     def matched(self, best: Iterable[int]) -> float:
@@ -226,11 +232,11 @@ class Ranking:
         return tuple(reasons)
 
 
-def rank(pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> tuple[list[Ranked], float]:
+def rank(pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> tuple[Iterator[Ranked], float]:
     """Return the candidates that pass the filters, best first, and how much of the question the best ones answer."""
     ranking = Ranking(pool, ask, weights, near)
     every, best = ranking.all, ranking.best()
-    ranked = [Ranked(ranking.rows[number], every[number], ranking.score[number], ranking, number) for number in best]
+    ranked = (Ranked(ranking.rows[number], every[number], ranking.score[number], ranking, number) for number in best)
     top = best[:_BEST]
     nearest = max([near.values.get(every[number].id, 0.0) for number in top], default=0.0)
     if weights.meaning and nearest >= near.enough:
@@ -238,25 +244,24 @@ def rank(pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> tuple[list[
     return ranked, ranking.matched(top)
 
 
-def in_order(pools: Sequence[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
-    """Rank all pools of a query together; for the level `sessions`, return only the best record of each session."""
+def in_order(pools: Sequence[Pool], query: Query, weights: Search, near: Near = FAR) -> Iterator[Ranked]:
+    """Rank all pools of a query together; for the level `sessions`, yield only the best record of each session."""
     ask = read_question(query.text, query.asked)
-    found: list[Ranked] = []
+    found: list[Iterator[Ranked]] = []
     for pool in pools:
         if pool.candidates:
             ranked, matched = rank(pool, ask, weights, near)
             if not query.associate:
-                found += [one for one in ranked if any(one.candidate.counts)]
+                found.append(one for one in ranked if any(one.candidate.counts))
             elif matched >= weights.floor:
-                found += ranked
-    if len(pools) > 1:
-        found.sort(key=lambda one: -one.score)
-    if query.level == "records":
-        return found
-    best: dict[tuple[str, str], Ranked] = {}
-    for one in found:
-        best.setdefault(one.candidate.session, one)
-    return list(best.values())
+                found.append(ranked)
+    sessions: set[tuple[str, str]] = set()
+    for one in heapq.merge(*found, key=lambda one: -one.score):
+        if query.level == "records":
+            yield one
+        elif one.candidate.session not in sessions:
+            sessions.add(one.candidate.session)
+            yield one
 
 
 def _bm25(idf: Sequence[float], counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> list[float]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import jsonl, links, markdown, pages, sections, transcripts
+from holdfast.formats import jsonl, markdown, pages, sections, transcripts
 from holdfast.model.kinds import Kind, Place
 from holdfast.model.patterns import regex
 from holdfast.model.records import Mark, Problem, Record, Scope, from_path, text_of, version_of
@@ -36,10 +36,9 @@ class Facts(msgspec.Struct, frozen=True):
 
 def documents(place: Place, document: Document) -> Facts:
     """Read a Markdown file that is one record."""
-    page = markdown.parse(document.data)
-    fields = page.fields
     kind = place.kind
-    problems = _faults(place, page) if not (kind.write_once and page.conflict) else []
+    page = markdown.parse(document.data, verbatim=kind.write_once)
+    fields, problems = page.fields, _faults(place, page)
     for name, values in kind.choices.items():
         if name in fields and fields[name] not in values:
             head = document.data[: len(document.data) - len(page.body.encode())].decode("utf-8", "replace")
@@ -57,11 +56,12 @@ def documents(place: Place, document: Document) -> Facts:
         tags=_tags(fields.get("tags")),
         time=normal(fields.get(kind.time)) or (normal(from_prefix(place.name)) if kind.dated else "") or changed,
         updated=normal(fields.get("updated")) or changed,
-        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")},
+        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")}
+        | _notice(place, page),
         line=1,
         version=document.version,
         hidden=is_archived(fields),
-        links=links.targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
+        links=markdown.link_targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
     )
     return Facts([record], (), problems)
 
@@ -98,18 +98,24 @@ def entries(place: Place, document: Document) -> Facts:
                 text=section.text,
                 tags=section.tags,
                 time=normal(section.date),
-                fields={name: value for name in _SECTION if (value := getattr(section, name))},
+                fields={name: value for name in _SECTION if (value := getattr(section, name))} | _notice(place, page),
                 line=line,
                 version=section.version,
                 hidden=bool(section.archived),
-                links=links.targets(section.text, place.path),
+                links=markdown.link_targets(section.text, place.path),
             )
         )
     return Facts(records, (), problems)
 
 
 def _faults(place: Place, page: markdown.Page) -> list[Problem]:
-    return [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+    step = f"; only our side of it is read. {markdown.how_to_resolve(place.path)}" if page.conflict else ""
+    return [Problem(place.path, page.fault + step, page.fault_line)] if page.fault else []
+
+
+def _notice(place: Place, page: markdown.Page) -> dict[str, Any]:
+    """Return the field that tells the reader of a record of a conflict in its file."""
+    return {"mergeConflict": markdown.how_to_resolve(place.path)} if page.conflict else {}
 
 
 def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
@@ -210,14 +216,13 @@ def line_record(
         key=key if isinstance(key, str) else "",
         hidden=isinstance(value.get("forgotten"), str),
         order=order,
-        links=links.targets(text, "") if "[[" in text else (),
+        links=markdown.link_targets(text, "") if "[[" in text else (),
     )
     return record, problem
 
 
 def _line_scope(scope: Scope, value: Mapping[str, Any], field: str) -> Scope:
-    workspace, session, run = (value.get(name) for name in ("workspace", field, "run"))
-    session = session or value.get("session")
+    workspace, session, run = value.get("workspace"), value.get(field) or value.get("session"), value.get("run")
     if not (workspace or session or run):
         return scope
     tree = from_path(workspace) if isinstance(workspace, str) and workspace else scope

@@ -19,7 +19,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     scope: str = ""
     above: bool = False
-    shared: bool = False
+    unscoped: bool = False
+    """With a scope: include records that belong to none."""
     sessions: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     since: str = ""

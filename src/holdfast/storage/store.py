@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, markdown
 from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
@@ -181,9 +181,11 @@ class Store(abc.ABC):
         for _ in attempts(path):
             before, current = (ABSENT, None) if expect == ABSENT else self._now(path)
             try:
+                markdown.check_resolved(path, current or b"")
                 if expect not in (ABSENT, ANY, before):
                     raise changed(path, expect)
                 made = make(current)
+                self._check_marks(path, made.data)
                 self.check_size(path, made.data)
             except HoldfastError:
                 if repeated := self.applied(op_id, path):
@@ -213,6 +215,8 @@ class Store(abc.ABC):
         self, path: str, *, expect: str, op_id: str = "", keep: bool = True, note: Mapping[str, Any] = {}
     ) -> None:
         """Remove a document of this version; with `keep` its text stays in the history."""
+        if keep:
+            markdown.check_resolved(path, self._now(path)[1] or b"")
         self._replace(path, None, expect, {"path": path, "before": expect, **note}, op_id, keep=keep)
 
     @abc.abstractmethod
@@ -243,6 +247,12 @@ class Store(abc.ABC):
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > (most := self.settings.limits.document_bytes):
             raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
+
+    def _check_marks(self, path: str, data: bytes) -> None:
+        """Refuse a text that would be read as one in which git left a conflict."""
+        place = self.layout.classify(path)
+        if place and not place.kind.write_once and (line := markdown.conflict_in(data)):
+            raise Invalid(f"Line {line} begins what looks like a merge conflict.", "Put it into a code block: ```")
 
     def _now(self, path: str) -> tuple[str, bytes | None]:
         try:
@@ -363,10 +373,11 @@ class Store(abc.ABC):
         """End the claim of this process on a log, if it has one."""
 
     @abc.abstractmethod
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         """Remove a log and the copies of its damaged state while it is locked; return whether it is gone.
 
-        It stays if `keep`, called while the log is locked, returns True; and with `dead`, if a live process claimed it.
+        It stays if `unless`, called while the log is locked, returns True; with `dead` also if a live process has
+        claimed it.
         """
 
     def _completed(self, entries: Sequence[Mapping[str, Any]], time: str, op_id: str) -> list[dict[str, Any]]:
@@ -444,26 +455,32 @@ class Store(abc.ABC):
         `terms` are those of the query's text. A plain search needs no ranking: its answers are in their order.
         """
 
-    def _candidates(self, query: Query, terms: Terms, where: Filter, *, plain: bool) -> Candidates:
-        """Find the candidates for a query in the current state of the memory."""
+    def _candidates(self, query: Query, terms: Terms, where: Filter, plain: bool, **state: Any) -> Candidates:
+        """Find the candidates for a query in the current state of the memory, of which some is known."""
+
+        def get(identifier: str) -> Record | None:
+            with contextlib.suppress(HoldfastError):
+                return self.get(identifier)
+            return None
 
         def related(found: list[Hit]) -> list[list[Tied]]:
             around = msgspec.structs.replace(where, tags=(), since="", until="")
             ties = self._related({one.record.id: [one.record] for one in found}, around, query.related)
             return [ties[one.record.id] for one in found]
 
-        best, pools = Candidates(where=where, related=related), list[Pool]()
+        hits, pools, near = list[Hit](), list[Pool](), Near()
+        load: Load = lambda _rows: {}  # noqa: E731
         if terms.empty:
-            return msgspec.structs.replace(best, hits=[Hit(one) for one in self._newest(where, query.limit)])
-        if plain:
-            return msgspec.structs.replace(best, hits=[Hit(*match) for match in self._best(terms, where, query.limit)])
-        candidates = self.settings.search.candidates
-        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-            pools, near, load = self._pools(asked, where, query, most)
-            if any(pool.candidates for pool in pools):  # otherwise, a title in a question need not occur word for word
-                break
-        return Candidates(pools, near, [], where, load, related)
+            hits = [Hit(one) for one in self._newest(where, query.limit)]
+        elif plain:
+            hits = [Hit(*match) for match in self._best(terms, where, query.limit)]
+        else:
+            candidates = self.settings.search.candidates
+            most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+            pools, near, load = self._pools(terms, where, query, most)
+            if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+                pools, near, load = self._pools(terms.loose, where, query, most)  # not word for word
+        return Candidates(pools, near, hits, where, load, related, get=get, **state)
 
     @abc.abstractmethod
     def _newest(self, where: Filter, limit: int = -1) -> list[Record]:

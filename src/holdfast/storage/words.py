@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from holdfast.formats.links import names_of, normal
+from holdfast.formats.markdown import link_form, names_of
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
 from holdfast.model.patterns import regex
@@ -35,6 +35,8 @@ COMMON = 200
 """A name that more matching records share than this relates none of them."""
 MOST = 5_000
 """A name that more records share than this is not even filtered."""
+_ENOUGH, _MANY = 500, 2_000
+"""Rarer words are enough to find records by when so many contain one; together with the next word, it may be more."""
 Run = tuple[str, ...]
 Tie = tuple[int, str]
 """How a record is tied (NAME, LINK or TAG), and the name."""
@@ -118,7 +120,7 @@ def ties_of(record: Record) -> list[Tie]:
     if kind.layer not in ("hot", "warm") or not kind.searchable:
         return []
     ties = [(NAME, name) for name in names_of(record)]
-    ties += [(LINK, name) for name in map(normal, record.links) if name]
+    ties += [(LINK, name) for name in map(link_form, record.links) if name]
     ties += [(TAG, name) for name in map(same, record.tags) if name]
     return list(dict.fromkeys(ties))
 
@@ -145,7 +147,7 @@ def related(
 def _names(identifier: str, records: Sequence[Record]) -> Names:
     """Return the ties of an id, or of a name that no record has as its id."""
     if not records:
-        return Names([], [normal(identifier)], [same(identifier)])
+        return Names([], [link_form(identifier)], [same(identifier)])
     found = Names([], [], [])
     for way, name in itertools.chain.from_iterable(map(ties_of, records)):
         found[way - 1].append(name)
@@ -190,21 +192,32 @@ class Wanted(NamedTuple):
     held: list[int]
     """How many records contain each, phrases first."""
 
+    @property
+    def rarest(self) -> list[Run]:
+        """The words by which records are found: the rarest ones. The others only rank what those find."""
+        chosen, total = list[Run](), 0
+        for held, run in sorted(zip(self.held[len(self.phrases) :], self.words, strict=True)):
+            if total >= _ENOUGH and total + held > _MANY:
+                break
+            chosen.append(run)
+            total += held
+        return chosen
 
-def rare_words(terms: Terms, settings: Search, count: Callable[[Run, int], int]) -> Wanted:
+
+def rare_words(terms: Terms, settings: Search, count: Callable[[Sequence[Run], int], Sequence[int]]) -> Wanted:
     """Leave out words that are too common to rank by, while rarer ones remain.
 
-    `count` returns how many records contain a word; it may stop at a limit unless that is negative.
+    `count` returns how many records contain each word; it may stop at a limit unless that is negative.
     """
     phrases, words = _distinct(terms.phrases), _distinct(terms.words)
-    allowed = settings.common_records
-    counts = {run: count(run, allowed + 1) for run in (*phrases, *words)}
+    allowed, runs = settings.common_records, [*phrases, *words]
+    counts = dict(zip(runs, count(runs, allowed + 1), strict=True))
     rare = [run for run in words if counts[run] <= allowed]
     if len(words) > 1 and any(map(counts.get, rare)):
         words = rare
     elif len(words) > 1 and len(rare) < len(words):
         common = [run for run in words if counts[run] > allowed]
-        words = [min(common, key=lambda run: (count(run, -1), run))]
+        words = [min(zip(count(common, -1), common, strict=True))[1]]
     return Wanted(phrases, words, [counts[run] for run in (*phrases, *words)])
 
 

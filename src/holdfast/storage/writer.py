@@ -35,9 +35,8 @@ from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
 from holdfast.storage.drafts import SecretPolicy
-from holdfast.storage.scopes import Scopes
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, changed, write_value
+from holdfast.storage.tree import ABSENT, Scopes, changed, write_value
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,9 +62,9 @@ class Writer:
 
         `given` are the other fields of `Draft`, and those fields of a kind that have a name of their own, as `key`.
         """
-        return self.keep(draft(kind=kind, text=text, **given))
+        return self.put_draft(draft(kind=kind, text=text, **given))
 
-    def keep(self, draft: Draft) -> Receipt:
+    def put_draft(self, draft: Draft) -> Receipt:
         """Write a new record, or change the one that the draft names."""
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
@@ -173,8 +172,8 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(drafts.front(kind, draft), draft.text or "")
         self.store.check_size(path, data)
-        ledger = f"{path.rpartition('/')[0]}/{LEDGER}"
-        entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
+        folder, _, name = path.rpartition("/")
+        ledger, entry = f"{folder}/{LEDGER}", dict[str, Any]()
         if kind.write_once:
             if repeated := self.store.applied(draft.op_id, path):
                 return repeated
@@ -182,6 +181,7 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
+            entry = {"state": name, "name": draft.title, "version": version_of(data)}
             self.store.append(ledger, [entry])  # first: after a crash, verify reports an entry without its file
         try:
             return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
@@ -369,14 +369,13 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
-            start = _body_of(path, text)
-            before = sections.parse(text[start:])
-            for other in before:
-                if same_words(other.text, section.text) and not other.archived:
-                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+            start = markdown.body_start(text)
             body = sections.add(text[start:], entry)
             *others, added = sections.parse(body)
-            if [one.source.rstrip() for one in others] != [one.source.rstrip() for one in before]:
+            for other in others:
+                if same_words(other.text, section.text) and not other.archived:
+                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+            if [one.source.rstrip() for one in others] != [one.rstrip() for one in sections.sources(text[start:])]:
                 raise Damaged(f"A code fence is open in {path}, so that an entry behind it is text.", "Close it first.")
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
@@ -391,7 +390,7 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or b"").decode("utf-8", "surrogateescape")
-            start = _body_of(record.path, text)
+            start = markdown.body_start(text)
             found = [section for section in sections.parse(text[start:]) if section.anchor == anchor]
             if not found:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
@@ -538,13 +537,6 @@ def check_op(op_id: str) -> None:
 def _as_text(data: Any) -> str:
     """Return a value as text."""
     return data if isinstance(data, str) else jsonl.render({"": data})[4:-2].decode()
-
-
-def _body_of(path: str, text: str) -> int:
-    """Return where the entries of a file start; Damaged when git left a merge conflict in it."""
-    if line := markdown.conflict_line(text):
-        raise Damaged(f"{path}:{line}: an unresolved merge conflict; nothing was written.", "Resolve it first.")
-    return markdown.body_start(text)
 
 
 def _check_hidden(record: Record, hidden: bool) -> None:

@@ -20,7 +20,6 @@ import hashlib
 import io
 import os
 import random
-import secrets
 import signal
 import stat
 import struct
@@ -33,7 +32,6 @@ from holdfast.storage.tree import Stamp
 
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _YIELDS = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
@@ -64,12 +62,12 @@ class Beneath:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
-    def replaced(self) -> bool:
-        """Does the path of the root name another folder by now?"""
+    def replaced(self) -> bool | None:
+        """Does the path of the root name another folder by now? None when it names nothing."""
         try:
             now = os.stat(self.root)
         except OSError:
-            return False
+            return None
         return self._fd >= 0 and (now.st_ino, now.st_dev) != self._identity
 
     def reopen(self) -> int:
@@ -77,15 +75,11 @@ class Beneath:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
 
     def names(self, path: str, held: os.stat_result) -> bool:
-        """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
+        """Does the path still name this open file, which was opened without following a link?"""
         try:
-            fd = self.open(path, _LOOK)
+            return os.path.samestat(os.stat(path, dir_fd=self._fd, follow_symlinks=False), held)
         except FileNotFoundError:
             return False
-        try:
-            return os.path.samestat(os.fstat(fd), held)
-        finally:
-            os.close(fd)
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""
@@ -311,13 +305,16 @@ def temporary(
     folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0, *, durable: bool = True
 ) -> Iterator[str]:
     """Write a file under a temporary name, durably unless that can wait; on an error it is removed."""
-    name = TEMPORARY + secrets.token_hex(8)
+    name = TEMPORARY + os.urandom(8).hex()
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            with open(fd, "wb", closefd=False) as file:
-                file.writelines((data,) if isinstance(data, bytes) else data)
+            if isinstance(data, bytes):
+                write_all(fd, data)
+            else:
+                with open(fd, "wb", closefd=False) as file:
+                    file.writelines(data)
             if mtime:
                 os.utime(fd, ns=(mtime, mtime))
             if durable:

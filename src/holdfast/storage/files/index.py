@@ -59,7 +59,6 @@ class SqliteIndex(search.Questions):
         self._lock = threading.RLock()
         self._db: apsw.Connection | None = None
         self._name = ""
-        self._pid = os.getpid()
         self._local = threading.local()
         self._other: SqliteIndex | None = None
         self._busy_ms = tables.BUSY_MS
@@ -84,15 +83,15 @@ class SqliteIndex(search.Questions):
                 raise Unusable(f"the index cannot be written: {error}") from None
 
     def _open(self) -> apsw.Connection:
-        """Return the connection to the current index; open it again when it was replaced, or after a fork."""
+        """Return the connection to the current index; open it again when it was replaced."""
         if self._db is not None and (not self.folder or self._db.in_transaction or self._is_reading()):
             return self._db
         if not self.folder:
             self._db = tables.create(":memory:", self._identity)
             return self._db
         name = self._current()
-        if name != self._name or self._pid != os.getpid():
-            self._close_replaced()
+        if name != self._name:
+            self._drop()
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
@@ -107,18 +106,16 @@ class SqliteIndex(search.Questions):
             if (db.pragma("user_version"), identity) != (tables.VERSION, self._identity) or not known >= tables.TABLES:
                 db.close()
                 raise Stale("the index was made for another version, root or layout, or is not whole")
-            self._db, self._name, self._pid = db, name, os.getpid()
+            self._db, self._name = db, name
         return self._db
-
-    def _close_replaced(self) -> None:
-        if self._db is not None and self._pid == os.getpid():  # a child process must not close it
-            self._db.close()
-        self._db = None
 
     def _current(self) -> str:
         try:
-            with open(os.path.join(self.folder, _CURRENT), encoding="utf-8") as file:
-                name = file.read(100)
+            fd = os.open(os.path.join(self.folder, _CURRENT), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                name = os.read(fd, 100).decode()
+            finally:
+                os.close(fd)
         except (OSError, UnicodeDecodeError):
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
@@ -132,8 +129,7 @@ class SqliteIndex(search.Questions):
 
     def close(self) -> None:
         with self._lock:
-            if self._pid == os.getpid():
-                self._drop()
+            self._drop()
             if self._other:
                 self._other.close()
                 self._other = None
@@ -169,8 +165,8 @@ class SqliteIndex(search.Questions):
             yield
             return
         with self._lock:
-            if self.folder and (self._pid != os.getpid() or self._name != self._current()):
-                self._close_replaced()
+            if self.folder and self._name != self._current():
+                self._drop()
         self._local.reading = True
         try:
             yield
@@ -199,6 +195,12 @@ class SqliteIndex(search.Questions):
             db.execute("DELETE FROM meta WHERE name = ?", (name,))
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+
+    def optimize(self) -> None:
+        """Merge the parts of the full-text index: a question looks up every word in each part."""
+        with self.writing() as db:
+            for table in tables.WORDS:
+                db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen`, and a checksum per file over everything indexed from it, words included.

@@ -7,9 +7,10 @@ refuses one, it is kept in memory. A write never waits for the index.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -35,6 +36,10 @@ _MANY = 10
 _TRIES = 10
 _MOST_SECONDS = 1.0
 """Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
+_EARLY, _PAUSE = 256 << 10, 0.5
+"""While files are watched, more unread text than this many bytes is indexed before a question; the pause in seconds."""
+_MUCH = 500
+"""After so many records, if they are most of all, the full-text index is merged: questions are faster then."""
 _NEAR = 64 << 10
 """A log with fewer unread bytes than this is read into the index by a write that asks about it."""
 Answer = TypeVar("Answer")
@@ -63,11 +68,16 @@ class IndexSync:
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
+        self._early = threading.Thread(target=self._index_early, name="holdfast-indexing", daemon=True)
+        self._closed = threading.Event()
         self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
     def close(self) -> None:
         """Index what was written here, unless that takes long, and close the index."""
+        self._closed.set()
+        if self._early.is_alive():
+            self._early.join(10)
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
@@ -134,7 +144,7 @@ class IndexSync:
         if self._watcher is None:
             return self.refresh_below(())
         with self._turns:
-            return self._as_watched(self._watcher) if self._watcher.alive else self._as_checked()
+            return self._as_watched(self._watcher, kinds) if self._watcher.alive else self._as_checked()
 
     def known(self, op_id: str, path: str = "", target: str = "") -> Known:
         """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
@@ -168,10 +178,16 @@ class IndexSync:
 
     # refreshing
 
-    def catch_up(self, *folders: str, progress: Progress | None = None) -> Refreshed:
-        """Index the noted paths, and what changed below these folders and the noted ones; "/" is the whole memory."""
+    def catch_up(
+        self, *folders: str, progress: Progress | None = None, later: Callable[[str], bool] = lambda _path: False
+    ) -> Refreshed:
+        """Index the noted paths, and what changed below these folders and the noted ones; "/" is the whole memory.
+
+        Noted paths that can be indexed `later` stay noted.
+        """
         with self._turns:
             noted = _taken(self._noted)
+            self._noted.update({path: None for path in list(noted) if later(path) and not noted.pop(path)})
             below = tuple(sorted({path[:-1] for path in (*noted, *folders) if path.endswith("/")}))
             paths = sorted(path for path in noted if not path.endswith("/"))
             done = Refreshed(files=len(paths))
@@ -193,7 +209,7 @@ class IndexSync:
         check_text(*paths)
         if self._watcher and self._watcher.alive and all(map(self._layout.watched, paths)):
             with self._turns:
-                self._as_watched(self._watcher)
+                self._as_watched(self._watcher, (), paths)
             return
         for path in paths:
             self.note(path)
@@ -216,6 +232,7 @@ class IndexSync:
                 paths = list(self.refresher.walk(done))
                 done.files = len(paths)
                 self.refresher.apply(fresh, paths, done, progress)
+                fresh.optimize()
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
 
@@ -228,7 +245,23 @@ class IndexSync:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
             self._watcher = Watcher(folder, self._layout.roots)
+            turns = self._turns  # a forked child must not find it taken by a thread that it does not have
+            os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
+            self._early.start()
             self.refresh_below(())
+
+    def _index_early(self) -> None:
+        """Index what other programs write in large amounts, so that the next question need not."""
+        while not self._closed.wait(_PAUSE) and self._watcher and self._watcher.alive:
+            with contextlib.suppress(HoldfastError, Stale, Unusable), self._turns:  # the next question reports errors
+                self._note_changes(self._watcher)
+                unread = 0
+                for path in list(self._noted):
+                    if not path.endswith("/") and (stamp := self.tree.stat(path)):
+                        unread += stamp.size - _read_of(self.index.look(path), stamp)
+                if unread > _EARLY:
+                    for problem in self.catch_up().problems:
+                        self.note(problem.path)
 
     def _as_checked(self) -> Refreshed:
         """Check every file, where no events come; not again at once, since each check may ask another machine."""
@@ -240,17 +273,26 @@ class IndexSync:
             self._check_after = time.monotonic() + min(_MOST_SECONDS, 10 * (time.monotonic() - began))
         return done
 
-    def _as_watched(self, watcher: Watcher) -> Refreshed:
-        paths, folders = watcher.changes()
-        self._noted.update(dict.fromkeys(paths))
-        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
+    def _as_watched(self, watcher: Watcher, kinds: Sequence[str], needed: Sequence[str] = ()) -> Refreshed:
+        """Index what changed, except logs of kinds that are searched only on request, unless they are asked for."""
+
+        def later(path: str) -> bool:
+            place = self._layout.classify(path) if path.endswith(".jsonl") and path not in needed else None
+            return place is not None and place.kind.on_request and place.kind.name not in kinds
+
+        self._note_changes(watcher)
         generation = self.index.generation()
         if self._generation != generation:  # another process replaced the index
             self.note("/")
-        done = self.catch_up(*(f"{path}/" for path in self.refresher.linked))  # links hide changes
+        done = self.catch_up(*(f"{path}/" for path in self.refresher.linked), later=later)  # links hide changes
         if not done.behind:
             self._generation = generation
         return done
+
+    def _note_changes(self, watcher: Watcher) -> None:
+        paths, folders = watcher.changes()
+        self._noted.update(dict.fromkeys(paths))
+        self._noted.update(dict.fromkeys(f"{path}/" if self._layout.watched(path) else "/" for path in folders))
 
     def _refresh_into(self, index: SqliteIndex, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
@@ -274,6 +316,8 @@ class IndexSync:
             refresh.note_vanished(self.tree, index, paths)
         self.refresher.apply(index, paths, done, progress)
         with contextlib.suppress(Busy):
+            if done.records >= _MUCH and done.records * 2 > index.last_row():
+                index.optimize()
             done.problems += refresh.vanished(self.tree, index)
 
     def vanished(self) -> list[Problem]:

@@ -54,12 +54,19 @@ UNKNOWN: At = (0, 0, b"")
 class LogEnd:
     """The end of a log that this process has locked, as an append sees it."""
 
-    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
-        self.size = size
-        self._fd = fd
+    def __init__(self, fd: int, now: os.stat_result, line_bytes: int) -> None:
+        self.size = size = now.st_size
+        self._fd, self._inode = fd, now.st_ino
         self._line_bytes = line_bytes
         self.tail = os.pread(fd, _END, max(0, size - _END)) if size else b""
         self.torn = size > 0 and not self.tail.endswith(b"\n")
+
+    def holds(self, at: At) -> bool:
+        """Like `holds`."""
+        inode, offset, data = at
+        if (start := offset - self.size + len(self.tail)) < 0:
+            return holds(self._fd, at)
+        return inode == self._inode and self.tail[start : start + len(data)] == data
 
     def back(self) -> Iterator[bytes]:
         """Yield the lines that are not blank, last line first."""
@@ -178,7 +185,7 @@ class Journal:
         """Record a write."""
         now = time.monotonic()
         with self._lock:
-            log = self._logs[path] = self._logs.pop(path, _Recent(at))
+            log = self._logs[path] = self._logs.pop(path) if path in self._logs else _Recent(at)
             log.size += len(at[2])
             while log.writes and (log.size > _MOST or log.writes[0][0] < now - _SECONDS):
                 log.size -= len(log.writes.popleft()[1])
@@ -321,6 +328,9 @@ def _key(line: Line) -> tuple[int, bytes]:
 
 def last_id(end: LogEnd) -> str:
     """Return the id of the last line that has one."""
+    _, whole, last = end.tail.rstrip(b"\n").rpartition(b"\n")
+    if whole and is_id(known := jsonl.own_id(last)):
+        return known
     for line in itertools.islice(end.back(), _LOOK_BACK):
         if is_id(known := jsonl.own_id(line)):
             return known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -71,6 +71,8 @@ CREATE INDEX ties_row ON ties (row);
     for name in WORDS
 )
 Row = tuple[Any, ...]
+Texts = tuple[str, str, str, str]
+"""A full-text table, and the title, the text and the rest to add to it; adding many at once is faster."""
 
 
 class Stale(Exception):
@@ -149,14 +151,11 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
 
 
 def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool = False) -> None:
-    """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
+    """Add what was read from a file, or replace everything that is known of it but its unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:
-        there = db.execute("SELECT row, record FROM records WHERE file = ? ORDER BY row", (file,))
-        same = itertools.takewhile(lambda pair: pair[0][1] == record_out(pair[1]), zip(there, records, strict=False))
-        kept = [row for (row, _), _ in same]  # with their words and vectors
-        records = records[len(kept) :]
-        targets |= _clear(db, file, max(kept, default=0))
+        records, kept = _changed(db, file, records)
+        targets |= _clear(db, file, kept)
     db.execute(
         "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
         (path, seen_out(seen)),
@@ -168,13 +167,47 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
         [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
     )
     before = db.execute("SELECT max(row) FROM records").get or 0
-    twins = [problem for record in records if (problem := _insert(db, file, record))]
-    _set_hidden(db, "row > ? AND EXISTS (SELECT 1 FROM marks m WHERE m.target IN (records.id, records.key))", before)
+    twins, there = list[Problem](), dict[str, bytes]()  # a line that is there already is not added twice
+    texts: dict[int, Texts] = {}
+    if records:
+        sql = "SELECT id, record FROM carray(?) CROSS JOIN records ON id = value AND file = ?"
+        there = dict(db.execute(sql, (apsw.carray(tuple(record.id for record in records)), file)))
+    for record in records:
+        if (known := there.get(record.id)) is None:
+            there[record.id] = _insert(db, file, record, texts)
+        elif record_in(known).version != record.version:
+            what = f"the id {record.id} is in this file twice with different content"
+            twins.append(Problem(record.path, what, record.line))
+    for table in WORDS:
+        rows = ((row, *found) for row, (place, *found) in texts.items() if place == table)
+        db.executemany(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", rows)
+    if db.execute("SELECT 1 FROM marks LIMIT 1").get:
+        marked = "EXISTS (SELECT 1 FROM marks m WHERE m.target IN (records.id, records.key))"
+        _set_hidden(db, f"row > ? AND {marked}", before)
     _apply(db, file, targets)
     db.executemany(
         "INSERT INTO problems VALUES (?, ?, ?, ?)",
         [(file, problem.line, problem.what, problem.minor) for problem in (*facts.problems, *twins)],
     )
+
+
+def _changed(db: apsw.Connection, file: int, records: Sequence[Record]) -> tuple[list[Record], set[int]]:
+    """Return the records that changed, and the rows of the others, which keep their words; their lines are updated."""
+    found: Iterable[Row] = db.execute("SELECT id, row, record FROM records WHERE file = ?", (file,))
+    there = {identifier: (row, blob) for identifier, row, blob in found}
+    changed, kept = list[Record](), set[int]()
+    for record in records:
+        row, blob = there.pop(record.id, (0, b""))
+        if row and blob != (made := record_out(record)):
+            if made != record_out(msgspec.structs.replace(record_in(blob), line=record.line)):
+                row = 0
+            else:
+                db.execute("UPDATE records SET record = ? WHERE row = ?", (made, row))
+        if row:
+            kept.add(row)
+        else:
+            changed.append(record)
+    return changed, kept
 
 
 def remove(db: apsw.Connection, path: str) -> None:
@@ -193,13 +226,13 @@ def _apply(db: apsw.Connection, file: int, targets: Iterable[str]) -> None:
         _set_hidden(db, "key = ? AND file = ?", target, file)
 
 
-def _clear(db: apsw.Connection, file: int, after: int = 0) -> set[str]:
-    """Remove what was read from a file, of its records only later rows; return the targets of its marks."""
+def _clear(db: apsw.Connection, file: int, kept: Iterable[int] = ()) -> set[str]:
+    """Remove what was read from a file, except for the records in these rows; return the targets of its marks."""
     targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
     for table, row in (*((name, "rowid") for name in WORDS), ("ties", "row")):
-        later = "SELECT row FROM records WHERE file = ? AND row > ?"
-        db.execute(f"DELETE FROM {table} WHERE {row} IN ({later})", (file, after))
-    db.execute("DELETE FROM records WHERE file = ? AND row > ?", (file, after))
+        gone = "SELECT row FROM records WHERE file = ? AND row NOT IN (SELECT value FROM carray(?))"
+        db.execute(f"DELETE FROM {table} WHERE {row} IN ({gone})", (file, carray(kept)))
+    db.execute(f"DELETE FROM records WHERE row IN ({gone})", (file, carray(kept)))
     for table in ("marks", "problems"):
         db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
     return targets
@@ -227,14 +260,9 @@ def revive(blob: bytes, hidden: int, superseded: int) -> Record:
     return record
 
 
-def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
-    """Add a record with its words and ties; a line that is there already is not added twice."""
-    there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
-    if there is not None:
-        if record_in(there).version == record.version:
-            return None
-        return Problem(record.path, f"the id {record.id} is in this file twice with different content", record.line)
-    superseded = bool(record.key) and not _supersede(db, file, record)
+def _insert(db: apsw.Connection, file: int, record: Record, texts: dict[int, Texts]) -> bytes:
+    """Add a record with its ties, and what is to be searched in it to `texts`; return it as it is stored."""
+    superseded = bool(record.key) and not _supersede(db, file, record, texts)
     pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
     db.execute(
@@ -245,20 +273,19 @@ def _insert(db: apsw.Connection, file: int, record: Record) -> Problem | None:
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
             alone, alone or record.hidden, superseded, words.author_of(record),
             record.fields.get("role") == "assistant", priority_of(record.fields.get("priority")), mark_of(record),
-            record_out(record),
+            made := record_out(record),
         ),
     )  # fmt: skip
     if not superseded:
         row = db.last_insert_rowid()
         if ties := words.ties_of(record):
             db.executemany("INSERT OR IGNORE INTO ties VALUES (?, ?, ?)", [(*tie, row) for tie in ties])
-        if texts := words.words_of(record):
-            table = WORDS[KINDS[record.kind].on_request]
-            db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *texts))
-    return None
+        if found := words.words_of(record):
+            texts[row] = (WORDS[KINDS[record.kind].on_request], *found)
+    return made
 
 
-def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
+def _supersede(db: apsw.Connection, file: int, record: Record, texts: dict[int, Texts]) -> bool:
     """Supersede the current line of the key; False when that line is the newer one."""
     current: list[Row] = db.execute(
         "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
@@ -267,7 +294,8 @@ def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
         return False
     for row, _ in current:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
+        if texts.pop(row, None) is None:
+            db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 

@@ -9,13 +9,15 @@ the full-text index, so no text is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import Any
 
 import apsw
 import msgspec
 
+from holdfast.formats import markdown
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
 from holdfast.model.records import HALF, Problem, Record, from_path
@@ -26,7 +28,9 @@ from holdfast.storage.results import Candidate, Filter, Pool, Tied
 from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
-_SPARE = 100
+_SPARE, _PART, _MARKS = 50, 100, 50_000
+"""How many more rows are scored than wanted, since a filter may drop some; how many marks are looked up, and how many
+are read, at a time."""
 
 
 # filters
@@ -43,7 +47,7 @@ def conditions(where: Filter) -> tuple[str, tuple[Any, ...]]:
         values += kinds
     if where.scope:
         others = (*from_path(where.scope).above,) if where.above else ()
-        others += ("",) if where.shared else ()
+        others += ("",) if where.unscoped else ()
         more = f" OR r.scope IN ({placeholders(others)})" if others else ""
         parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){more})")
         values += [where.scope, where.scope + "/", where.scope + "0", *others]
@@ -133,35 +137,37 @@ class Questions:
             records = load(db, [row for row, _ in found])
             return [(records[row], score) for row, score in found if row in records]
 
-    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+    def pools(
+        self, terms: Terms, where: Filter, most: int, nearest: Callable[[Pool], Iterable[int]] = lambda _pool: ()
+    ) -> list[Pool]:
         """Return the records that match these words best, with their neighbours, in one pool per full-text table.
 
-        Words are weighed per pool. A pool without candidates still has the word statistics.
+        Words are weighed per pool. A pool without candidates still has the word statistics; given those, `nearest`
+        returns more rows to add.
         """
         found = []
         with self._using() as db:
             for table in _tables(where):
                 wanted = self._wanted(db, table, terms)
-                best = [row for row, _ in _best(db, table, wanted, where, most)]
                 totals = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
                 records, *lengths = (varints(totals) if isinstance(totals, bytes) else []) or [1, 1]  # empty so far
                 pool = Pool(
                     on_request=table != WORDS[0], words=tuple(map(" ".join, (*wanted.phrases, *wanted.words))),
                     held=tuple(wanted.held), records=max(1, records), length=max(1.0, sum(lengths) / max(1, records)),
                 )  # fmt: skip
-                found.append(_filled(db, pool, where, best))
+                best = [row for row, _ in _best(db, table, wanted, where, most, wanted.rarest)]
+                found.append(_filled(db, pool, where, [*dict.fromkeys((*best, *nearest(pool)))]))
         return found
 
     def _wanted(self, db: apsw.Connection, table: str, terms: Terms) -> Wanted:
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-        return words.rare_words(terms, self._settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
+        one = f"(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?))"
 
-    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-        """Return a pool with these rows and their neighbours added, as far as its full-text table has them."""
-        with self._using() as db:
-            fresh = [row for row in rows if row not in pool.candidates]
-            lengths = _lengths(db, WORDS[pool.on_request], fresh)
-            return _filled(db, pool, where, [row for row in fresh if row in lengths])
+        def count(runs: Sequence[Run], most: int) -> Sequence[int]:
+            values = [value for run in runs for value in (quoted(run), most)]
+            rows: list[Row] = db.execute(f"SELECT {', '.join([one] * len(runs))}", values).fetchall() if runs else [()]
+            return rows[0]
+
+        return words.rare_words(terms, self._settings, count)
 
     def load(self, rows: Iterable[int]) -> dict[int, Record]:
         """Return the records of these rows that still exist."""
@@ -190,26 +196,43 @@ class Questions:
         ((found,),) = self._rows("SELECT max(row) FROM records")
         return int(found or 0)
 
-    def marks(self, kinds: Sequence[str], after: int = 0) -> dict[int, int]:
-        """Return the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
+    def marks(self, kinds: Sequence[str], after: int = 0) -> Iterator[dict[int, int]]:
+        """Yield the hash of the content of each current record of these kinds, hidden ones too, of rows after one.
 
         Within one generation a row always means the same record with the same content, and later ones are greater.
         """
         by = "NOT INDEXED" if after else "INDEXED BY records_mark"  # which has all columns that are needed
         condition = f"row > ? AND kind IN ({placeholders(kinds)}) AND NOT superseded"
-        return dict(self._rows(f"SELECT row, mark FROM records {by} WHERE {condition} ORDER BY row", (after, *kinds)))
+        with self._using() as db:
+            found = db.execute(f"SELECT row, mark FROM records {by} WHERE {condition}", (after, *kinds))
+            while part := dict(itertools.islice(found, _MARKS)):
+                yield part
 
     def marks_inside(self, where: Filter) -> list[int]:
         """Return the hash of the content of each record that passes a filter."""
         condition, values = conditions(where)
         return [mark for (mark,) in self._rows(f"SELECT r.mark FROM records r WHERE {condition}", values)]
 
-    def having_marks(self, scores: Mapping[int, float], where: Filter) -> list[int]:
-        """Return the rows that pass a filter and whose content has one of these marks, best first."""
-        sql = "SELECT r.row, r.mark FROM carray(?) CROSS JOIN records r INDEXED BY records_mark ON r.mark = value"
-        with self._using() as db:
-            scored = {row: -scores[mark] for row, mark in db.execute(sql, (carray(scores),))}
-            return passing(db, scored, where)
+    def having_marks(self, marks: Sequence[int], pool: Pool, where: Filter, limit: int) -> list[int]:
+        """Return the first rows of a pool that pass a filter and whose content has one of these marks, in their order.
+
+        Rows with the same content are in the order of time, then of place.
+        """
+        condition, values = conditions(where)
+        sql = (
+            "SELECT r.mark, r.row FROM carray(?) CROSS JOIN records r INDEXED BY records_mark ON r.mark = value"
+            f" CROSS JOIN {WORDS[pool.on_request]}_docsize d ON d.id = r.row CROSS JOIN files f ON f.file = r.file"
+            f" WHERE {condition} ORDER BY r.time DESC, f.path, r.sort, r.id"
+        )
+        rows: list[int] = []
+        for start in range(0, len(marks), _PART):
+            part, found = marks[start : start + _PART], dict[int, list[int]]()
+            for mark, row in self._rows(sql, (carray(part), *values)):
+                found.setdefault(mark, []).append(row)
+            rows += [row for mark in part for row in found.get(mark, ())]
+            if len(rows) >= limit:
+                break
+        return rows[:limit]
 
     def by_id(self, identifier: str) -> list[Record]:
         return self._some("r.id = ?", (identifier,))
@@ -282,6 +305,11 @@ class Questions:
         )
         return int(found)
 
+    def conflicts(self) -> list[Problem]:
+        """Return the conflicts that git left, a few of them."""
+        sql = "SELECT path, what, line FROM problems JOIN files USING (file) WHERE what LIKE ? ORDER BY path LIMIT 5"
+        return [Problem(*row) for row in self._rows(sql, (f"{markdown.CONFLICT}%",))]
+
     def hidden_in(self, path: str) -> dict[str, bool]:
         """Return for each id or key with marks in a log whether the newest mark hides it."""
         sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
@@ -320,36 +348,38 @@ def _tables(where: Filter) -> list[str]:
     return list(dict.fromkeys([WORDS[KINDS[name].on_request] for name in where.kinds or where.searchable]))
 
 
-def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
-    """Return the rows of the best records of a table and their scores, best first."""
+def _best(
+    db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int, rarest: Sequence[Run] = ()
+) -> list[tuple[int, float]]:
+    """Return the rows of the best records of a table and their scores, best first.
+
+    Given the rarest of the words, only records with one of these are scored, and these words count twice. When too few
+    of them pass the filter, all words find records.
+    """
     phrases, single = list(map(quoted, wanted.phrases)), " OR ".join(map(quoted, wanted.words))
     expression = " AND ".join(phrases) if phrases else single
     if not expression:
         return []
     if phrases and single:
         expression += f" AND ({phrases[0]} OR {single})"
-    many = limit + _SPARE
-    score = f"bm25({table}, {TITLE}, 1.0, 1.0)"
-    scored: list[Row] = db.execute(
-        f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",
-        (expression, many),
-    ).fetchall()
-    complete = len(scored) < many
-    if not complete:
-        edge = scored[-1][1]
-        scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
-    scores: dict[int, float] = dict(scored)
-    rows = passing(db, scores, where)
-    if len(rows) >= limit or complete:
-        return [(row, -scores[row]) for row in rows[:limit]]
-    condition, values = conditions(where)
-    found: Iterable[Row] = db.execute(
-        f"SELECT r.row, {score} AS score FROM {table} CROSS JOIN records r NOT INDEXED ON r.row = {table}.rowid"
-        " CROSS JOIN files f ON f.file = r.file"
-        f" WHERE {table} MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
-        (expression, *values, limit),
-    )
-    return [(row, -score) for row, score in found]
+    narrowed = bool(rarest) and not phrases and len(rarest) < len(wanted.words)
+    if narrowed:
+        expression = f"({' OR '.join(map(quoted, rarest))}) AND ({single})"
+    many, sql = limit + _SPARE, f"SELECT rowid, bm25({table}, {TITLE}, 1.0, 1.0) AS score FROM {table}"
+    while True:
+        sorted_by = f"{sql} WHERE {table} MATCH ? ORDER BY score LIMIT ?"
+        scored: list[Row] = db.execute(sorted_by, (expression, many)).fetchall()
+        complete = len(scored) < many
+        if not complete:
+            edge = scored[-1][1]
+            scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
+        scores: dict[int, float] = dict(scored)
+        rows = passing(db, scores, where)
+        if narrowed and complete and len(rows) < limit:
+            return _best(db, table, wanted, where, limit)
+        if len(rows) >= limit or complete:
+            return [(row, -scores[row]) for row in rows[:limit]]
+        many *= 8
 
 
 def passing(db: apsw.Connection, scores: dict[int, float], where: Filter) -> list[int]:
@@ -396,40 +426,37 @@ def _filled(db: apsw.Connection, pool: Pool, where: Filter, best: list[int]) -> 
                 if last is not None:
                     after[last] = row
                 last = row
-    rows = [row for row in dict.fromkeys([*best, *after, *after.values()]) if row not in pool.candidates]
+    rows = carray(dict.fromkeys([*best, *after, *after.values()]))
     counts: dict[int, bytes] = {}
     if pool.words:
         counts = dict(
             db.execute(
                 f"SELECT rowid, counted({table}) FROM {table} WHERE {table} MATCH ? AND +rowid IN carray(?)",
-                (" OR ".join([quoted((word,)) for word in pool.words]), carray(rows)),
+                (" OR ".join([quoted((word,)) for word in pool.words]), rows),
             )
         )
-    lengths = _lengths(db, table, rows)
     condition, values = conditions(where)
     known, times = (" WHERE r.time <= ?", [where.known]) if where.known else ("", [])
     found: Iterable[Row] = db.execute(
         f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.priority, r.mark,"
-        f" {condition} FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file"
-        f"{known}",
-        (*values, carray(rows), *times),
+        f" {condition}, d.sz FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file"
+        f" LEFT JOIN {table}_docsize d ON d.id = r.row{known}",
+        (*values, rows, *times),
     )
     candidates = {
         row: Candidate(
-            id, (path, session if kind in LINES else id), time, (path, sort, id), author, bool(agent),
-            counts.get(row, b""), lengths.get(row, 1), priority, mark, bool(inside),
+            id, (path, session if kind in LINES else id), time, (path, sort, id), author, agent == 1,
+            counts.get(row, b""), _total(size), priority, mark, inside == 1,
         )
-        for row, id, kind, session, time, path, sort, author, agent, priority, mark, inside in found
+        for row, id, kind, session, time, path, sort, author, agent, priority, mark, inside, size in found
     }  # fmt: skip
-    candidates = {**pool.candidates, **candidates}
     linked = {one: other for one, other in after.items() if one in candidates and other in candidates}
-    return msgspec.structs.replace(pool, candidates=candidates, after={**pool.after, **linked})
+    return msgspec.structs.replace(pool, candidates=candidates, after=linked)
 
 
-def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> dict[int, int]:
-    """Return the number of words of each of these rows."""
-    found: Iterable[Row] = db.execute(f"SELECT id, sz FROM {table}_docsize WHERE id IN carray(?)", (carray(rows),))
-    return {row: sum(size) if max(size) < 0x80 else sum(varints(size)) for row, size in found}
+def _total(sizes: bytes | None) -> int:
+    """Return the number of words of a record in all columns; 1 for a record that is not searched."""
+    return 1 if sizes is None else sum(sizes) if max(sizes) < 0x80 else sum(varints(sizes))
 
 
 def _having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:

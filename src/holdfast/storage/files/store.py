@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, markdown
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS, Layout
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Record, path_of, version_of
+from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Candidates
@@ -117,7 +117,7 @@ class FileStore(Store):
             if data is None and not keep:  # erasing for good must be on record
                 raise
         if data is not None and keep:
-            self.tree.keep_copy(path, data, self.kept(version_of(data)))
+            self.tree.keep_copy(path, data, self.kept(entry["after"]))
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
@@ -240,14 +240,14 @@ class FileStore(Store):
         if claim:
             claim()
 
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         gone = True
 
         def remove(_end: LogEnd) -> bytes:
             nonlocal gone
             release = self.tree.hold(path, self._claims_file) if dead else None
             try:
-                gone = not (dead and release is None) and not keep()
+                gone = not (dead and release is None) and not unless()
                 if gone:
                     for copy in list(log.copies(self.tree, path)):
                         self.tree.remove(copy)
@@ -275,9 +275,11 @@ class FileStore(Store):
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
             return found[0]
-        here = parsing.page(place, self.read(path)).records
+        document = self.read(path)
+        here = parsing.page(place, document).records
         record = next((record for record in here if record.id == identifier), None)
         if record is None:
+            markdown.check_resolved(path, document.data)
             raise unknown(identifier)
         if not place.kind.write_once:
             return record
@@ -362,10 +364,13 @@ class FileStore(Store):
             done = self._sync.ensure_current(where, searching=not terms.empty)
             while self._reports:
                 reports.append(self._reports.pop())
-            found = self._candidates(query, terms, where, plain=plain)
             damaged = self._index.problem_count()
-            state = {"as_of": done.as_of or now, "behind": done.behind, "problems": [*done.problems, *reports]}
-            return use(msgspec.structs.replace(found, damaged=damaged, **state))
+            problems = [*done.problems, *reports, *(self._index.conflicts() if damaged else ())]
+            found = self._candidates(
+                query, terms, where, plain, as_of=done.as_of or now, behind=done.behind, problems=problems,
+                damaged=damaged,
+            )  # fmt: skip
+            return use(found)
 
         return self._sync.run(work)
 
@@ -377,11 +382,12 @@ class FileStore(Store):
         return self._index.best(terms, where, limit)
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
-        pools, near = self._index.pools(terms, where, most), Near()
-        if query.associate and self._model.get() and (vectors := self._meaning()):
-            pools, near = vectors.widen(self._index, pools, query, terms, where)
+        found, vectors = None, self._meaning() if query.associate and self._model.get() else None
+        if vectors:
+            found = vectors.pools(self._index, query, terms, where, most)
             if self._watching:
                 vectors.fill(self._index)
+        pools, near = found or (self._index.pools(terms, where, most), Near())
         return pools, near, self._load
 
     @asks
@@ -402,12 +408,11 @@ class FileStore(Store):
         own = [one for one in self._index.by_id(identifier) if not one.superseded]
         return self._related({identifier: own}, where, limit)[identifier]
 
-    @asks
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()
         if self._model.get() is None:
             raise self._model.unavailable()
-        return self._meaning().embed(self._index, progress)
+        return self._sync.run(lambda: self._meaning().embed(self._index, progress))
 
     @asks
     def embedded(self) -> Embedded:

@@ -92,9 +92,9 @@ class Files:
 
     def keep_copy(self, path: str, data: bytes, keep: str) -> None:
         """Copy what was written to a document, without syncing it: a later change by hand does not lose this text."""
-        with contextlib.suppress(HoldfastError, OSError), self._folder_of(path, make=False) as (folder, name):
-            mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-            self._keep(keep, data, mode, durable=False)
+        with contextlib.suppress(HoldfastError, OSError):
+            found = os.stat(os.path.join(self.location, path), follow_symlinks=False)
+            self._keep(keep, data, stat.S_IMODE(found.st_mode), durable=False)
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
@@ -189,15 +189,20 @@ class Files:
         False when there is another text under this name, which is never replaced. The copy that was made with the
         document may be unfinished.
         """
-        with contextlib.suppress(NotFound), self._opened(keep) as fd:
-            there = raw.read_all(fd)
-            if there == data and durable:
-                raw.flush(fd)
-            if there == data or not data.startswith(there):
-                return there == data
-        with self._folder_of(keep) as (folder, name), raw.temporary(folder, data, mode, durable=durable) as temporary:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
+        with self._folder_of(keep) as (folder, name):
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    there = raw.read_all(fd)
+                    if there == data and durable:
+                        raw.flush(fd)
+                finally:
+                    os.close(fd)
+                if there == data or not data.startswith(there):
+                    return there == data
+            with raw.temporary(folder, data, mode, durable=durable) as temporary:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return True
 
     def _compare(self, folder: int, path: str, expect: str) -> tuple[bytes, int]:
         """Return the bytes of a document of this version, and its permissions; Conflict when it has another one."""
@@ -219,12 +224,11 @@ class Files:
         """Append the whole lines that `compose` returns while the log is locked; return where they are."""
         try:
             with self._writing():
-                fd, size = self._locked_log(path)
+                fd, now = self._locked_log(path)
                 locked = True
                 try:
-                    size = self._put_back(fd, path, size)
-                    end = LogEnd(fd, size, self._line_bytes)
-                    data = compose(end)
+                    end = self._put_back(fd, path, LogEnd(fd, now, self._line_bytes))
+                    size, data = end.size, compose(end)
                     if not data:
                         return None
                     data = b"\n" + data if end.torn else data
@@ -239,15 +243,17 @@ class Files:
                 finally:
                     if locked:
                         raw.let_go(fd)
+            at = (now.st_ino, size, data)
             try:
-                at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
+                in_place = durable and self._beneath.names(path, now) and os.pread(fd, len(data), size) == data
             finally:
                 os.close(fd)
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
                 self._journal.add(path, at)
-                self._confirm(path, at)
+                if not in_place:
+                    self._confirm(path, at)
             return range(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
@@ -267,12 +273,11 @@ class Files:
             at = self._journal.last(path) or at
         raise Busy(f"{path} keeps being replaced by other programs and may lack the last lines.", "Try again.")
 
-    def _put_back(self, fd: int, path: str, size: int) -> int:
-        """Append the lines again that an outside change removed from a locked log; return its size."""
+    def _put_back(self, fd: int, path: str, end: LogEnd) -> LogEnd:
+        """Append the lines again that an outside change removed from a locked log; return its end."""
         at = self._journal.last(path)
-        if at is None or holds(fd, at):
-            return size
-        end = LogEnd(fd, size, self._line_bytes)
+        if at is None or end.holds(at):
+            return end
         missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
         for identifier in self.forgotten() if missing else ():
             missing.pop(identifier, None)
@@ -280,11 +285,12 @@ class Files:
         raw.write_all(fd, data)
         raw.flush(fd)
         known = (end.tail + data)[-_RECOGNISED:]  # it may be replaced or shortened once more
-        self._journal.place(path, (os.fstat(fd).st_ino, size + len(data) - len(known), known))
+        now = os.fstat(fd)
+        self._journal.place(path, (now.st_ino, now.st_size - len(known), known))
         if missing:
             what = f"{amount(len(missing), 'new entry was', 'new entries were')} removed by another program and"
             self.reports.append(Problem(path, f"{what} appended again; beside a running server use: holdfast git"))
-        return size + len(data)
+        return LogEnd(fd, now, self._line_bytes)
 
     def heal(self, path: str) -> None:
         """Put back what an outside change removed from a log that this process appended to lately."""
@@ -294,7 +300,7 @@ class Files:
             except OSError as error:  # a folder on the way became a link
                 raise raw.unavailable(error, path) from None
 
-    def _locked_log(self, path: str) -> tuple[int, int]:
+    def _locked_log(self, path: str) -> tuple[int, os.stat_result]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
         parts = check_path(path)
         for _ in range(_TRIES):
@@ -320,7 +326,7 @@ class Files:
                             os.fsync(folder)
                         finally:
                             os.close(folder)
-                    return fd, now.st_size
+                    return fd, now
             except BaseException:
                 raw.let_go(fd)
                 raise
@@ -588,12 +594,12 @@ class Files:
 
     def _check_root(self, *, by_name: bool = False) -> None:
         """Raise RootGone when the root was removed or replaced; `by_name` also when it was renamed."""
-        if self._beneath.replaced():
+        if replaced := self._beneath.replaced():
             raise RootGone(
                 f"{self.location} is another folder than the memory that this program opened; nothing was written.",
                 "It was restored, moved or mounted over. Restart this program (in a client: the MCP server).",
             )
-        if (by_name and not os.path.isdir(self.location)) or self._beneath.removed():
+        if replaced is None and (by_name or self._beneath.removed()):
             raise RootGone(
                 f"The memory root {self.location} is not there any more.",
                 "Check that it is mounted and was not moved, then open it again.",

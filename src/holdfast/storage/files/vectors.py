@@ -5,18 +5,20 @@ lost at any time, and are stored by a hash of the content (`mark`), so that a re
 first makes the missing ones. When there are too many of them for the model, it uses words alone: a ranking with vectors
 for half of the records is arbitrary.
 
-The signs of all vectors are in memory, to find the nearest; the rest is read when needed. All sums are of integers and
-therefore exact: an answer does not depend on the order in which vectors were made.
+The signs of all vectors are mapped into memory, to find the nearest; the rest is read when needed. All sums are of
+integers and therefore exact: an answer does not depend on the order in which vectors were made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import apsw
 import msgspec
@@ -31,7 +33,8 @@ from holdfast.storage.files.index import SqliteIndex, Unusable, delete
 from holdfast.storage.files.rows import Row, Stale, carray, tune
 from holdfast.storage.results import Filter, Pool, Progress
 
-_BATCH = 500
+_BATCH, _PART = 500, 20_000
+"""How many vectors are made, and how many are read, at a time."""
 _FEW, _PAUSE, _QUICK = 16, 0.01, 2_000
 """How many vectors the background thread makes at least at a time, its pause, and how many a search beside it makes."""
 _NEAREST = 30
@@ -69,6 +72,8 @@ class Vectors:
         """Does a thread make the missing vectors, so that no search waits for them?"""
         self._filler = threading.Thread()
         self._closed = threading.Event()
+        self._files: list[IO[bytes]] = []
+        """The marks, and the signs in the same order, in files without a name that are mapped into memory."""
         self._drop()
 
     def close(self) -> None:
@@ -90,32 +95,42 @@ class Vectors:
         """The number of the last vector that was read."""
         self._marks: Array = numpy.zeros(0, numpy.int64)
         self._signs: Array = numpy.zeros((0, 0), numpy.uint64)
+        while self._files:
+            self._files.pop().close()
 
     # searching
 
-    def widen(
-        self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
-    ) -> tuple[list[Pool], Near]:
-        """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
+    def pools(
+        self, index: SqliteIndex, query: Query, terms: Terms, where: Filter, most: int
+    ) -> tuple[list[Pool], Near] | None:
+        """Return the pools of a question, with the records most similar to it, and the similarity of each candidate.
+
+        None while vectors are missing.
+        """
 
         def work(model: Embedder) -> tuple[list[Pool], Near] | None:
-            most = min(model.at_once, _QUICK) if self._in_background else model.at_once
-            if not self._catch_up(index, model, most):
+            at_once = min(model.at_once, _QUICK) if self._in_background else model.at_once
+            if not self._catch_up(index, model, at_once):
                 return None
-            values: dict[str, float] = {}
-            result = []
-            for pool in pools:
+            questions: list[Array] = []
+
+            def nearest(pool: Pool) -> list[int]:
                 question = _small(question_vector(model, query.text, pool)[None, :])[0]
+                questions.append(question)
+                if terms.phrases or not question.any():  # quoted words must occur literally
+                    return []
+                return self._nearest(index, model, question, pool, where)
+
+            values: dict[str, float] = {}
+            pools = index.pools(terms, where, most, nearest)
+            for pool, question in zip(pools, questions, strict=True):
                 if question.any():
-                    if not terms.phrases:  # quoted words must occur literally
-                        pool = index.widened(pool, where, self._nearest(index, model, question, where))
                     values |= self._nearness(index, model, pool, question)
-                result.append(pool)
-            return result, Near(values, model.near)
+            return pools, Near(values, model.near)
 
         if self._filler.is_alive():  # many are missing: do not wait for its turn
-            return pools, Near()
-        return self._run(index, work) or (pools, Near())
+            return None
+        return self._run(index, work)
 
     def fill(self, index: SqliteIndex) -> None:
         """Make missing vectors in a background thread."""
@@ -154,7 +169,7 @@ class Vectors:
 
         def work(model: Embedder) -> Embedded:
             missing = len(self._find_missing(index, model))
-            stored = len(index.marks(EMBEDDED)) - missing
+            stored = sum(map(len, index.marks(EMBEDDED))) - missing
             size = self._db.pragma("page_count") * self._db.pragma("page_size") if self._file else 0
             return Embedded(self._model.embedder, model.name, model.version, stored, missing, size)
 
@@ -203,36 +218,40 @@ class Vectors:
 
     def _read_on(self, model: Embedder) -> None:
         """Read the signs of the vectors that any process added."""
-        new = self._db.execute(
-            "SELECT number, mark, vector FROM vectors WHERE number > ? AND length(vector) = ? ORDER BY number",
-            (self._read, model.size),
-        ).fetchall()
-        if new:
-            numbers, marks, vectors = zip(*new, strict=True)
-            self._read = numbers[-1]
-            self._marks = numpy.concatenate((self._marks, numpy.asarray(marks, numpy.int64)))
-            signs = _signs(_joined(vectors, model.size))
-            self._signs = numpy.concatenate((self._signs, signs)) if len(self._signs) else signs
+        sql = "SELECT number, mark, vector FROM vectors WHERE number > ? AND length(vector) = ? ORDER BY number LIMIT ?"
+        before = self._read
+        try:
+            while new := self._db.execute(sql, (self._read, model.size, _PART)).fetchall():
+                self._files = self._files or [_temporary(self._path), _temporary(self._path)]
+                numbers, marks, vectors = zip(*new, strict=True)
+                self._files[0].write(numpy.asarray(marks, numpy.int64).tobytes())
+                self._files[1].write(_signs(_joined(vectors, model.size)).tobytes())
+                self._read = numbers[-1]
+            if self._read > before:
+                self._marks = numpy.memmap(self._files[0], numpy.int64, "r")
+                self._signs = numpy.memmap(self._files[1], numpy.uint64, "r").reshape(len(self._marks), -1)
+        except OSError as error:
+            raise apsw.FullError(str(error)) from None
 
     def _find_missing(self, index: SqliteIndex, model: Embedder) -> dict[int, int]:
         """Update the rows without a vector and return them; only the first call checks all rows."""
         if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are of no use any more
             self._last = 0
-        last = index.last_row()
-        rows = index.marks(EMBEDDED, self._last)
-        if not self._last:
-            self._missing, self._rows = {}, len(rows)
-            if len(self._marks) > 2 * len(rows) + _SPARE:
-                unused = "DELETE FROM vectors WHERE number <= ? AND mark NOT IN (SELECT value FROM carray(?))"
-                self._db.execute(unused, (self._read, carray(rows.values())))
-                self._forget_signs()
-                self._read_on(model)
-        self._missing |= rows
-        if self._missing:
+        last, first = index.last_row(), not self._last
+        known, self._missing = {} if first else self._missing, {}
+        self._rows *= not first
+        for part in itertools.chain([known] if known else [], index.marks(EMBEDDED, self._last)):
             sql = "SELECT value FROM carray(?) WHERE value NOT IN (SELECT mark FROM vectors)"
-            missing = {mark for (mark,) in self._db.execute(sql, (carray(self._missing.values()),))}
-            self._missing = {row: mark for row, mark in self._missing.items() if mark in missing}
-        self._last = max(last, *rows, 0)
+            missing = {mark for (mark,) in self._db.execute(sql, (carray(part.values()),))}
+            self._missing |= {row: mark for row, mark in part.items() if mark in missing}
+            self._rows += len(part) * first
+        if first and len(self._marks) > 2 * self._rows + _SPARE:
+            unused = "DELETE FROM vectors WHERE number <= ? AND mark NOT IN (SELECT value FROM carray(?))"
+            marks = itertools.chain.from_iterable(part.values() for part in index.marks(EMBEDDED))
+            self._db.execute(unused, (self._read, carray(marks)))
+            self._forget_signs()
+            self._read_on(model)
+        self._last = last
         return self._missing
 
     def _catch_up(self, index: SqliteIndex, model: Embedder, most: int, progress: Progress | None = None) -> bool:
@@ -258,20 +277,20 @@ class Vectors:
 
     # similarity
 
-    def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, where: Filter) -> list[int]:
-        """Return the most similar rows that pass the filter and are about the question."""
+    def _nearest(self, index: SqliteIndex, model: Embedder, question: Array, pool: Pool, where: Filter) -> list[int]:
+        """Return the most similar rows of a pool that pass the filter and are about the question."""
         about = self._similar(model, question, None)
-        rows = index.having_marks(about, where)
+        rows = index.having_marks(about, pool, where, _NEAREST)
         if len(rows) < _NEAREST <= len(about):  # few of many similar records pass: compare only those that do
             among = numpy.isin(self._marks, index.marks_inside(where))
-            rows = index.having_marks(self._similar(model, question, among), where)
-        return rows[:_NEAREST]
+            rows = index.having_marks(self._similar(model, question, among), pool, where, _NEAREST)
+        return rows
 
-    def _similar(self, model: Embedder, question: Array, among: Array | None) -> dict[int, float]:
-        """Return the marks that are about a question, of all or of some, with their similarity."""
+    def _similar(self, model: Embedder, question: Array, among: Array | None) -> list[int]:
+        """Return the marks that are about a question, of all or of some, the most similar first."""
         signs, marks = (self._signs, self._marks) if among is None else (self._signs[among], self._marks[among])
         if not len(signs):
-            return {}
+            return []
         mine = _signs(question[None, :])[0]
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
@@ -279,7 +298,8 @@ class Vectors:
         if len(apart) > _RESCORED:  # equals are all kept or all dropped
             marks = marks[apart <= numpy.partition(apart, _RESCORED)[_RESCORED]]
         scores = self._cosines(model, marks.tolist(), question)
-        return {mark: score for mark, score in scores.items() if score >= model.near}
+        about = [mark for mark, score in scores.items() if score >= model.near]
+        return sorted(about, key=lambda mark: (-scores[mark], mark))
 
     def _cosines(self, model: Embedder, marks: Iterable[int], question: Array) -> dict[int, float]:
         """Return the similarity of each mark that has a vector to a question, from -1 to 1."""
@@ -307,6 +327,14 @@ def _is_at(path: str, file: os.stat_result) -> bool:
         return os.path.samestat(os.stat(path), file)
     except OSError:
         return False
+
+
+def _temporary(path: str | None) -> IO[bytes]:
+    """Open a file without a name, beside a path where possible."""
+    try:
+        return tempfile.TemporaryFile(dir=os.path.dirname(path or "") or None)
+    except OSError:
+        return tempfile.TemporaryFile()
 
 
 def _small(vectors: Array) -> Array:

@@ -213,10 +213,11 @@ class Session(psycopg.Connection[TupleRow]):
         self._loader = Transformer(self)
         self._poll = select.poll()
         self._poll.register(self.pgconn.socket, select.POLLIN)
-        self.add_notice_handler(self._count_warning)
 
-    def _count_warning(self, diagnostic: pg.Diagnostic) -> None:
-        self.warnings += diagnostic.severity_nonlocalized == "WARNING"
+        def count(diagnostic: pg.Diagnostic) -> None:
+            self.warnings += diagnostic.severity_nonlocalized == "WARNING"
+
+        self.add_notice_handler(count)
 
     def message(self, statements: Sequence[Statement], seconds: float, *, prepare: bool) -> list[list[TupleRow]]:
         """Send statements in one message and return the rows of each; the answer may take so many seconds.

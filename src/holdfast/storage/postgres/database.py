@@ -35,16 +35,14 @@ from holdfast.storage.postgres.connections import Insert, Session, Statement, Un
 from holdfast.storage.tree import RootGone
 
 OWNER, WRITER, READER = ROLES = ("holdfast_owner", "holdfast_writer", "holdfast_reader")
-VERSION = 12
-COPYING = 11
-"""The schema of a database whose rows are being copied from the tables of schema 10 and older."""
+VERSION = 13
+"""The version of the tables and of the rules that make words of text."""
 OLDEST_SERVER = 16
 _KEY = 7_406_297_183_640_291_011
 _LOCK = f"SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({_KEY})"
 _TRIES = 8
 Connection = psycopg.Connection[TupleRow]
 _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
-FINISHED = f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'records are rows')"
 _TABLE = """
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'holdfast' AND relname = %s
 """
@@ -110,7 +108,7 @@ def text(name: str) -> bytes:
     return importlib.resources.files(__package__).joinpath(name).read_bytes()
 
 
-def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, str]:
+def prepare(connection: Connection) -> tuple[str, str]:
     """Set up the database if it is empty; return the role to work with, and `synchronous_commit` for durable writes."""
     major = connection.info.server_version // 10_000
     if major < OLDEST_SERVER:
@@ -123,7 +121,7 @@ def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, st
     version = installed(connection)
     if not version:
         set_up(connection)
-    elif version != VERSION and not (migrating and version < VERSION):
+    elif version != VERSION:
         raise other(version)
     mine = {*roles(connection)} - {OWNER}
     if not mine:
@@ -145,12 +143,9 @@ def other(version: int) -> HoldfastError:
     if version > VERSION:
         fault = f"The database has schema {version}, this program knows {VERSION}; nothing was changed."
         return Unavailable(fault, "Upgrade Holdfast.")
-    if version == COPYING:
-        step = "Run: holdfast migrate store ADDRESS --yes"
-        return Unavailable("The migration of the database has not finished.", step)
     return Unavailable(
         f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
-        "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
+        "Export it with the earlier version, then run in that folder: holdfast push --to ADDRESS (of a new database)",
     )
 
 
@@ -167,15 +162,24 @@ def installed(connection: Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def set_up(connection: Connection, *, over: bool = False) -> None:
-    """Create the tables; with `over`, beside those of an earlier version, whose rows are copied afterwards.
-
-    It is tried again when another database of the server creates the same roles meanwhile.
-    """
+def set_up(connection: Connection) -> None:
+    """Create the tables; try again when another database of the server creates the same roles meanwhile."""
     for attempt in range(1, _TRIES + 1):
         try:
             with connection.transaction():
-                _set_up(connection, over)
+                connection.execute(_LOCK)
+                if installed(connection):
+                    return  # another program did it meanwhile
+                known = connection.execute("SELECT rolname FROM pg_roles").fetchall()
+                for role in ROLES:
+                    if (role,) not in known:
+                        connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+                for role in set(ROLES) - set(roles(connection)):
+                    connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
+                connection.execute(f"SET LOCAL ROLE {OWNER}")
+                connection.execute(text("schema.sql"))
+                connection.execute(f"INSERT INTO holdfast.migrations (version, name) VALUES ({VERSION}, 'rows')")
             return
         except pg.LockNotAvailable:
             raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
@@ -194,25 +198,6 @@ def set_up(connection: Connection, *, over: bool = False) -> None:
                 fault = f"The database could not be set up {reason}; nothing was changed."
                 raise Unavailable(fault, "See the server's log, then open it again.") from None
             time.sleep(0.05 * attempt)
-
-
-def _set_up(connection: Connection, over: bool) -> None:
-    connection.execute(_LOCK)
-    version = installed(connection)
-    if version >= COPYING or (version and not over):
-        return  # another program did it meanwhile
-    known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
-    for role in ROLES:
-        if (role,) not in known:
-            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
-    for role in set(ROLES) - set(roles(connection)):
-        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
-    if not version:
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
-    connection.execute(f"SET LOCAL ROLE {OWNER}")
-    connection.execute(text("schema.sql"))
-    if not over:
-        connection.execute(FINISHED)
 
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
@@ -272,7 +257,7 @@ def _not_granted(connection: Connection) -> HoldfastError:
 class Database:
     """One tenant's part of a database, which is set up if it is empty. Threads may share it."""
 
-    def __init__(self, dsn: str, waits: Waits | None = None, *, migrating: bool = False) -> None:
+    def __init__(self, dsn: str, waits: Waits | None = None) -> None:
         self.waits = waits or Waits()
         self._address = connections.parse_address(dsn)
         self.location = self._address.shown
@@ -280,7 +265,7 @@ class Database:
         self.tenant = self._address.tenant
         self.scope = ""
         with connections.reported(self.location, self.waits), connections.connect(self._address) as first:
-            self._role, self._commit = prepare(first, migrating=migrating)
+            self._role, self._commit = prepare(first)
             self.no_vectors = prepare_vectors(first)
         self._pool = connections.ConnectionPool(self._address, self.waits.connections, check)
         self._local = threading.local()

@@ -24,7 +24,6 @@ from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.rows import (
     DOCUMENTS,
     READ,
-    TOKENIZER,
     Maker,
     Row,
     Stored,
@@ -88,8 +87,8 @@ INSERT_ALL = """
 INSERT INTO holdfast.record SELECT * FROM json_populate_recordset(holdfast.new_row(), %(rows)s::json)
 ON CONFLICT DO NOTHING RETURNING id::text
 """
-_EPOCH = f"""
-INSERT INTO holdfast.stat AS s (tenant, epoch, tokenizer) VALUES (%(tenant)s, 1, {TOKENIZER})
+_EPOCH = """
+INSERT INTO holdfast.stat AS s (tenant, epoch) VALUES (%(tenant)s, 1)
 ON CONFLICT (tenant) DO UPDATE SET epoch = s.epoch + 1
 """
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats import jsonl, links, transcripts
+from holdfast.formats import jsonl, markdown, transcripts
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, Layout, Place
 from holdfast.model.names import same
@@ -30,8 +30,6 @@ FILE, PAGE, LOG = "file", "page", "log"
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
-TOKENIZER = 2
-"""The version of the rules that make words of text."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
 """What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
@@ -110,7 +108,7 @@ class Lexemes:
     """The words of one tenant: each lexeme is the tenant's mark, a letter, and a stem or a name."""
 
     def __init__(self, tenant: str) -> None:
-        digest = hashlib.sha256(f"{TOKENIZER} {tenant}".encode()).digest()
+        digest = hashlib.sha256(tenant.encode()).digest()
         self.mark = base64.b32encode(digest)[: LETTER - 1].decode().lower()
 
     def prefix(self, foreign: bool) -> str:
@@ -381,7 +379,7 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
         found = Record(
             id=identifier, kind=row.kind, path=row.path, scope=place.scope, title=row.title, text=text, tags=tags,
             time=normal(fields.get("date")), fields=fields, line=line, version=str(row.version),
-            links=links.targets(text, row.path),
+            links=markdown.link_targets(text, row.path),
         )  # fmt: skip
     else:
         value = row.value if row.raw is None else {}

@@ -4,13 +4,12 @@
 -- says, except when its owner forgets it; `live` and `hidden` are flags. Every table is keyed by tenant first and
 -- guarded by a policy that shows only rows of the tenant, and of the scope, that the transaction names.
 
-CREATE TABLE IF NOT EXISTS holdfast.migrations (
+CREATE TABLE holdfast.migrations (
     version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 GRANT USAGE ON SCHEMA holdfast TO holdfast_writer, holdfast_reader;
 GRANT SELECT ON holdfast.migrations TO holdfast_writer, holdfast_reader;
-INSERT INTO holdfast.migrations (version, name) VALUES (11, 'rows are being copied');
 
 CREATE TABLE holdfast.record (
     xact xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- for readers that follow
@@ -57,7 +56,6 @@ CREATE TABLE holdfast.stat (          -- one row per tenant
     length bigint[] NOT NULL DEFAULT '{0,0}',        -- their words
     upto xid8 NOT NULL DEFAULT '0',   -- rows of earlier transactions are counted in `term`
     epoch bigint NOT NULL DEFAULT 0,  -- grows when entries are removed or rewritten
-    tokenizer integer NOT NULL,       -- the version of the rules for words
     PRIMARY KEY (tenant)
 );
 CREATE TABLE holdfast.term (          -- in how many counted records a word occurs

@@ -35,7 +35,7 @@ from holdfast.recall.ranking import Near
 from holdfast.storage import words
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned, text
-from holdfast.storage.postgres.rows import LONGEST_STEM, READ, TOKENIZER, Lexemes, Stored, plain, quoted, short
+from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.results import Candidate, Filter, Pool, Progress
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
@@ -66,7 +66,7 @@ _CODE_BITS = 384
 _EVERYTHING = 1 << 30
 _COUNT_AT = 500
 """Rows that a search found uncounted before it counts their words."""
-STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
+STAT = "INSERT INTO holdfast.stat (tenant) VALUES (%(tenant)s) ON CONFLICT DO NOTHING"
 COUNT_WORDS: list[Statement] = [(STAT, {}), ("SELECT holdfast.count_words(1)", {})]
 _MANY = 20_000
 """From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
@@ -139,7 +139,7 @@ class Searcher:
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
         """Return a filter as SQL over rows `r`, and its values."""
         kinds, scope, only = where.kinds or where.searchable, where.scope, where.only
-        others = [*(from_path(scope).above if where.above else ()), *([""] if where.shared else ())]
+        others = [*(from_path(scope).above if where.above else ()), *([""] if where.unscoped else ())]
         parts = {
             "r.live": True,
             "NOT r.hidden": not where.hidden,
@@ -207,9 +207,9 @@ class Searcher:
         counts: dict[str, int] = dict(zip([*single, *phrases], [*held, *many], strict=True))
         for foreign in flags:
 
-            def count(run: Run, most: int, prefix: str = self.lexemes.prefix(foreign)) -> int:
-                held = counts.get(prefix + " ".join(_stemmed(run)), 0)
-                return held if most < 0 else min(held, most)
+            def count(runs: Sequence[Run], most: int, prefix: str = self.lexemes.prefix(foreign)) -> list[int]:
+                held = [counts.get(prefix + " ".join(_stemmed(run)), 0) for run in runs]
+                return held if most < 0 else [min(one, most) for one in held]
 
             wanted = words.rare_words(terms, self._settings, count)
             runs, total = [*wanted.phrases, *wanted.words], max(1, records[foreign])

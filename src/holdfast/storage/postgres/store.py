@@ -18,7 +18,7 @@ import psycopg
 from msgspec.structs import astuple
 from psycopg import errors as pg
 
-from holdfast.errors import HoldfastError, NotFound, OverBudget, Unavailable
+from holdfast.errors import HoldfastError, NotFound, OverBudget
 from holdfast.formats import jsonl, transcripts
 from holdfast.model.kinds import KINDS, NOT_RECORDS, Layout
 from holdfast.model.queries import Query, Terms
@@ -38,7 +38,6 @@ from holdfast.storage.postgres.rows import (
     LOG,
     PROBLEM,
     READ,
-    TOKENIZER,
     Row,
     Stored,
     check_path,
@@ -116,10 +115,9 @@ SELECT r.kind, count(*), coalesce(sum(octet_length(r.text) + coalesce(octet_leng
 FROM holdfast.record r WHERE r.tenant = %(tenant)s AND (r.live OR r.key <> '' AND r.about IS NULL)
 GROUP BY r.kind ORDER BY r.kind
 """
-_TOKENIZER = "SELECT s.tokenizer FROM holdfast.stat s WHERE s.tenant = %(tenant)s"
-_COUNT_AGAIN = f"""
-UPDATE holdfast.stat SET records = '{{0,0}}', length = '{{0,0}}', upto = '0', tokenizer = {TOKENIZER}
-WHERE tenant = %(tenant)s
+_COUNTED = "SELECT 1 FROM holdfast.stat s WHERE s.tenant = %(tenant)s"
+_COUNT_AGAIN = """
+UPDATE holdfast.stat SET records = '{0,0}', length = '{0,0}', upto = '0' WHERE tenant = %(tenant)s
 """
 _DERIVED = ("length", "kind", "scope", "session", "version", "title", "author", "agent", "priority")
 """Not `at`: a time without a zone was read in that of its writer."""
@@ -166,23 +164,8 @@ class PgStore(Store):
         self._closed = threading.Event()
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
-        self._old_words = self._check_words()
-
-    def _check_words(self) -> bool:
-        """Return whether the words were made by older rules; refuse a memory whose words were made by newer ones."""
-        found = self._database.ask("The words", _TOKENIZER)
-        if not found:
-            self._database.first = (STAT, {})
-        elif found[0][0] > TOKENIZER:
-            fault = "The words of this memory were made by a newer Holdfast; this one would not find them."
-            raise Unavailable(fault, "Upgrade Holdfast.")
-        return bool(found) and found[0][0] < TOKENIZER
-
-    def _need_words(self) -> None:
-        self._old_words = self._old_words and self._check_words()
-        if self._old_words:
-            fault = "The words of this memory were made by an older Holdfast and cannot be searched by this one."
-            raise Unavailable(fault, "Stop programs of the older version, and run: holdfast refresh --rebuild")
+        if not database.ask("The words", _COUNTED):
+            database.first = (STAT, {})
 
     def clock(self) -> int:
         ((ms,),) = self._database.ask("The clock", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
@@ -429,10 +412,10 @@ class PgStore(Store):
             self._claims.discard(path)
             self._database.write(path, [(_RELEASE, self._lease(path))], durable=False)
 
-    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+    def discard(self, path: str, unless: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         with self._database.transaction(path):
             self._database.send(path, [(_LOCK, {"path": path})])
-            if (dead and self._database.ask(path, _HELD, **self._lease(path))) or keep():
+            if (dead and self._database.ask(path, _HELD, **self._lease(path))) or unless():
                 return False
             with contextlib.suppress(NotFound):
                 self.tree.remove(path)
@@ -461,8 +444,6 @@ class PgStore(Store):
         raise unknown(identifier)
 
     def _newest(self, where: Filter, limit: int = -1) -> list[Record]:
-        if where.tags:
-            self._need_words()
         condition, values = self._searcher.filter(where)
         some = f" LIMIT {int(limit)}" if limit >= 0 else ""
         order = "r.at DESC NULLS LAST, r.path, r.id DESC"
@@ -506,9 +487,8 @@ class PgStore(Store):
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
-        self._need_words()
         as_of = iso(now_ms())
-        return use(msgspec.structs.replace(self._candidates(query, terms, where, plain=plain), as_of=as_of))
+        return use(self._candidates(query, terms, where, plain, as_of=as_of))
 
     def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
         matches = self._searcher.best(terms, where, limit)
@@ -538,7 +518,6 @@ class PgStore(Store):
         return [record for record, _ in self._best(terms, where, limit)]
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
-        self._need_words()
         own: dict[str, list[Record]] = {identifier: []}
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
