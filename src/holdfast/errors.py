@@ -16,15 +16,13 @@ not by text. Known secrets are redacted from the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 
 class HoldfastError(Exception):
     """`str()` is the message followed by the next step."""
 
     exit_code = 1
 
-    def __init__(self, message: str, next_step: str = "", missing: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, next_step: str = "", missing: list[str] | tuple[()] = ()) -> None:
         from holdfast.secrets import redact  # loaded only when an error occurs
 
         self.message = redact(message)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
 
 _MODULES = {
-    "records": "init put get search tail hide related why refresh embed verify stats",
+    "records": (
+        "init put remember add save get show cat search recall find ls list tail hide rm delete related why refresh"
+        " embed verify stats"
+    ),
     "tool_commands": (
         "workspace state plan learnings skill compartment mind value chat jobs task overview revise tools call traces"
     ),
@@ -35,19 +38,20 @@ _MODULES = {
     "git": "git",
 }
 _GROUPS = {
-    "Start": ("init install doctor", "uninstall settings trust completion"),
+    "Start": ("init install doctor", "uninstall mcp hook serve token settings trust completion"),
     "Remember": ("remember,put recall,search get hide", "revise review tail related why overview stats"),
-    "Work": ("workspace state", "context plan learnings skill hot chat mind compartment value jobs task"),
-    "Care": ("history undo verify", "lint rollback forget backup restore usage traces watch refresh embed migrate"),
-    "Connect": ("", "mcp hook serve token tools call push pull export import git"),
+    "Work": ("workspace state", "context plan learnings skill hot chat mind compartment value jobs task tools call"),
+    "Care": (
+        "history undo verify",
+        "lint rollback forget usage traces watch refresh embed migrate backup restore export import push pull git",
+    ),
 }
 """The commands in the help: those of every day, and those that --all adds."""
 _ALIASES = {
     "remember": "put", "add": "put", "save": "put", "recall": "search", "ls": "search", "list": "search",
     "find": "search", "show": "get", "cat": "get", "rm": "hide", "delete": "hide",
 }  # fmt: skip
-_INSTEAD = {"edit": "revise", "erase": "forget"}
-"""What to suggest for names that are not similar."""
+_INSTEAD = {"edit": "revise", "erase": "forget"}  # what to suggest for names that are not similar
 Command = TypeVar("Command", bound=Callable[..., Any])
 Maker = Callable[[], click.Command]
 
@@ -87,9 +91,7 @@ class Commands(click.Group):
             self.add_command(self._makers[cmd_name](), cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if not (args[0].startswith("-") or ctx.resilient_parsing or self.get_command(ctx, args[0])):
             from holdfast.model.names import nearest
 
@@ -102,39 +104,32 @@ class RootGroup(Commands):
     """The commands of `holdfast`, in groups; the help has those of every day, and with --all the others too."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        every = ctx.meta.get("holdfast.all")
         for title, (usual, others) in _GROUPS.items():
             rows = []
-            for name in f"{usual} {others if every else ''}".split():
+            for name in f"{usual} {others if ctx.meta.get('holdfast.all') else ''}".split():
                 if command := self.get_command(ctx, name.partition(",")[0]):
                     shown = name.replace(",", ", ").ljust(14)
                     rows.append((shown, command.get_short_help_str(formatter.width)))
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-        if not every:
-            formatter.write_paragraph()
-            formatter.write_text("All commands: holdfast --help --all. One command: holdfast COMMAND --help.")
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def commands_in(module: str, names: str) -> dict[str, Maker]:
     """Return makers of the commands with these names in a module of this package."""
 
     def find(name: str) -> click.Command:
-        found = importlib.import_module(f"holdfast.cli.{module}")
+        found, name = importlib.import_module(f"holdfast.cli.{module}"), _ALIASES.get(name, name)
         command: click.Command = getattr(found, f"{name}_" if keyword.iskeyword(name) else name)
         return command
 
     return {name: functools.partial(find, name) for name in names.split()}
 
 
-_MAKERS = {name: make for module, names in _MODULES.items() for name, make in commands_in(module, names).items()}
-
-
 @click.group(
     cls=RootGroup,
-    makers=_MAKERS | {alias: _MAKERS[name] for alias, name in _ALIASES.items()},
+    makers={name: make for module, names in _MODULES.items() for name, make in commands_in(module, names).items()},
     add_help_option=False,
+    epilog="All commands: holdfast --help --all. One command: holdfast COMMAND --help.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.help_option("-h", "--help", is_eager=False)  # --all may be after it
@@ -177,11 +172,9 @@ def main(command: click.Command = cli, name: str = "holdfast") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except HoldfastError as error:
-        text = str(error)
-        if "call" not in arguments:
-            from holdfast.cli.tool_commands import advice
+        from holdfast.cli.tool_commands import advice
 
-            text = advice(error)
+        text = str(error) if "call" in arguments else advice(error)
         text = text.encode("utf-8", "replace").decode("utf-8")
         if "--json" in arguments or not (sys.stderr.isatty() or "--plain" in arguments):
             import msgspec
@@ -211,7 +204,7 @@ def open_root(root: str = "", *, create: bool = False) -> Memory:
     """Open a memory, by default that of the command; with `create`, make the default one if there is none."""
     from holdfast.memory import open_memory
 
-    return open_memory(root or find_root(create=create), writer="cli")
+    return open_memory(root or locate(create=create)[0], writer="cli")
 
 
 def given_root() -> str:
@@ -219,24 +212,17 @@ def given_root() -> str:
     return click.get_current_context().meta["holdfast.root"] or os.environ.get("HOLDFAST_ROOT", "")
 
 
-def locate() -> tuple[str, str]:
-    """Return the root of the command, and where it comes from."""
+def locate(*, create: bool = False) -> tuple[str, str]:
+    """Return the root of the command and where it comes from; with `create`, make the default one if there is none."""
     from holdfast import roots
 
-    return roots.find_root(click.get_current_context().meta["holdfast.root"] or "")
-
-
-def find_root(*, create: bool = False) -> str:
-    """Return the root of the command; with `create`, make the default one if there is none, and say so."""
-    from holdfast import roots
-
-    root, source = locate()
+    root, source = roots.find_root(click.get_current_context().meta["holdfast.root"] or "")
     if source == roots.DEFAULT and create and roots.make_missing(root):
         click.echo(f"Made a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
     elif source == roots.DEFAULT and not os.path.lexists(root):
         what = f"There is no memory yet: no holdfast.toml here or above, and no {roots.HOME}."
         raise Unavailable(what, 'Save something: holdfast remember "…". Or run: holdfast init, or give --root.')
-    return root
+    return root, source
 
 
 def json_or_text(value: str) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -26,17 +26,15 @@ from holdfast.errors import Damaged, Invalid, Unavailable
 from holdfast.formats.prompts import QUOTED
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
-from holdfast.model.queries import Query
+from holdfast.model.queries import Query, parse
 from holdfast.model.records import DEFAULT, Receipt
 from holdfast.model.times import local
+from holdfast.recall.answers import Hit
 from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
-if TYPE_CHECKING:
-    from holdfast.recall.answers import Hit
-
 _ALL = "holdfast verify lists them all"
-_LAYERS = ("hot", "warm", "cold")
+_LAYER = click.Choice(["hot", "warm", "cold"])
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
 
 
@@ -152,7 +150,7 @@ def get(id: str) -> None:
 @command()
 @click.argument("query", required=False, default="")
 @click.option("--kind", "--kinds", "kinds", multiple=True, help="Only this kind; may be given several times.")
-@click.option("--layer", "--layers", "layers", multiple=True, type=click.Choice(_LAYERS), help="Default: hot and warm.")
+@click.option("--layer", "--layers", "layers", multiple=True, type=_LAYER, help="Default: hot and warm.")
 @click.option("--scope", "--workspace", help="This workspace, domain or repository, those above and below; * for all.")
 @click.option("--session", default="", help="Only this session.")
 @click.option("--tag", "--tags", "tags", multiple=True, help="Only records with one of these tags.")
@@ -176,7 +174,7 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
     with open_root() as memory:
         given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
-        found = memory.find(query, above=True, associate=" " in query.strip(), **given)
+        found = memory.find(query, above=True, associate=len(parse(query).tokens) > 1, **given)
         own = memory.sources(hit.record for hit in found if not hit.store)
         theirs = memory.shared.sources([hit.record for hit in found if hit.store]) if memory.shared else {}
     hits = [(hit, (theirs if hit.store else own)[hit.record.id]) for hit in found]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import Command, Commands, command, find_root, open_root
+from holdfast.cli.main import Command, Commands, command, locate, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.roots import folder_of, is_address
 from holdfast.tools.calling import Context
@@ -39,7 +39,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
 
     Clients of the Model Context Protocol start this command themselves: holdfast install CLIENT sets it up.
     """
-    location = find_root(create=True)
+    location = locate(create=True)[0]
     defaults = Context(workspaceId=workspace, sessionId=session)
     if http:
         _http_server()(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
@@ -79,7 +79,7 @@ def _store_of(given: str, tenant: str | None = None) -> str:
     """Return a store, by default the root, as it was given or for a tenant; a folder has to exist."""
     if tenant == "":
         raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
-    store = given or find_root(create=True)
+    store = given or locate(create=True)[0]
     if not is_address(store):
         folder_of(store)
     if not tenant:

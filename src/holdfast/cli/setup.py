@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, given_root, locate, open_root
+from holdfast.cli.main import command, given_root, locate, open_root
 from holdfast.clients import CLIENTS, EVENTS, START, Addition, Client, Hooks, Server, hook_line
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import encryption
@@ -125,7 +125,7 @@ def _has(addition: Addition, path: str) -> bool | None:
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
-    location = find_root(create=True)
+    location = locate(create=True)[0]
     if is_address(location):
         bare = without_password(location)
         if bare != location:
@@ -237,15 +237,17 @@ def doctor() -> None:
 
 
 def _folder() -> Iterator[Check]:
-    location = folder_of(find_root())
+    root, source = locate()
+    location = folder_of(root)
     if not os.access(location, os.W_OK | os.X_OK):
         raise Unavailable(f"{location} may not be written.", "Change its permissions, or its owner.")
-    yield Check("root", "ok", f"{location}, from {locate()[1]}.")
+    yield Check("root", "ok", f"{location}, from {source}.")
 
 
 def _database() -> Iterator[Check]:
-    found = health_of(find_root())
-    yield Check("root", "ok", f"{found.location}, from {locate()[1]}.")
+    root, source = locate()
+    found = health_of(root)
+    yield Check("root", "ok", f"{found.location}, from {source}.")
     login = f"tenant {found.tenant}, login {found.login} as {found.role}"
     what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
     yield Check("database", "ok", what)
@@ -269,7 +271,7 @@ def _database() -> Iterator[Check]:
 
 def _lock() -> Iterator[Check]:
     """Create and replace a document, which needs all that a write needs: links, locks and renames."""
-    location, scratch = folder_of(find_root()), f"{settings.DERIVED}/doctor-{os.getpid()}"
+    location, scratch = folder_of(locate()[0]), f"{settings.DERIVED}/doctor-{os.getpid()}"
     with contextlib.closing(open_folder(location)) as tree:
         try:
             tree.write(scratch, b"new", expect=tree.write(scratch, b"old", expect=ABSENT))
@@ -283,7 +285,7 @@ def _lock() -> Iterator[Check]:
 
 
 def _git() -> Iterator[Check]:
-    lacks = git.lacks_driver(root := folder_of(find_root()))
+    lacks = git.lacks_driver(root := folder_of(locate()[0]))
     if lacks:
         what = ".gitattributes names a merge driver that this clone does not have: git merges Markdown by lines."
         yield Check("git", "warn", what, f"Run: holdfast git --root {root} setup")
@@ -379,7 +381,7 @@ def _configured(name: str, path: str, addition: Addition, step: str, trust: str 
 
 
 def _server() -> Iterator[Check]:
-    location = find_root()
+    location = locate()[0]
     in_database = is_address(location)
     words = [sys.executable, "-m", "holdfast", "mcp", *([] if in_database else ["--root", location])]
     tools, seconds = list_tools(words, _ANSWER_SECONDS, location if in_database else "")

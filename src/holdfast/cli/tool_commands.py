@@ -68,8 +68,7 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
 _ALONE = "alone"
 _LINE = 200
 """Characters of parameters or results in a table."""
-_FLAGS = {"text": "the text", "when": '--key "…"', "role": "--field role=…"}
-"""How the command line gives parameters that are no options."""
+_FLAGS = {"text": "the text", "when": '--key "…"', "role": "--field role=…"}  # parameters that are no options
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
 _CLASSES = {"string": str, "integer": int, "number": float, None: json_or_text}
@@ -166,10 +165,8 @@ def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
 
 def advice(error: HoldfastError) -> str:
     """Return the text of an error, with the names of commands and options where it names tools and parameters."""
-    if not error.missing:
-        return named(str(error))
     flags = [_FLAGS.get(name, f'--{kebab(name)} "…"') for name in error.missing]
-    return f"{error.message.rstrip('.')}: add {' '.join(flags)}"
+    return f"{error.message.rstrip('.')}: add {' '.join(flags)}" if flags else named(str(error))
 
 
 def named(text: str) -> str:

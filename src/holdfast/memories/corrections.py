@@ -36,8 +36,7 @@ _ELSEWHERE = {
     "task": "Use task_cancel or task_finish.",
     "message": "It records what was said. Remember the correction as a fact or a note.",
 }
-REMEMBERED = ("note", "decision", "lesson", "fact", "procedure")
-"""The kinds for which `remember` does more than store them."""
+REMEMBERED = ("note", "decision", "lesson", "fact", "procedure")  # `remember` does more than store them
 PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
 _WORD = regex(r"[^\W_]+")
@@ -47,14 +46,11 @@ _SHARE, _LEAST = 0.6, 2
 
 
 def remember(memory: Core, draft: Draft, key: str = "") -> dict[str, Any]:
-    """Store a new record and report what became of it: stored, known already, or what it supersedes or is similar to.
-
-    A page or an episode without a title gets one from its text; `key` is what a fact or a procedure is about.
-    """
+    """Store a new record and report what it repeats, supersedes or resembles; without a title it gets one."""
     row, title = KINDS[draft.kind], draft.title
     if row.shape == "line" and row.title in row.required:
         if not (about := key or title or draft.fields.get(row.title)):
-            raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ("key",))
+            raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ["key"])
         draft = msgspec.structs.replace(draft, title="", fields={**draft.fields, row.title: about})
     elif not title:
         draft = msgspec.structs.replace(draft, title=headline(draft.text or ""))
@@ -92,11 +88,9 @@ def _store(memory: Core, draft: Draft, *, derived: bool) -> dict[str, Any]:
     reply: dict[str, Any] = {"status": receipt.status, "id": receipt.id, "where": receipt.path}
     reply |= {"version": receipt.version} if receipt.version else {}
     reply |= {"workspace": draft.scope.path} if isinstance(draft.scope, Scope) else {}
-    if receipt.status != "stored":
-        return reply
-    if draft.supersedes:
+    if receipt.status == "stored" and draft.supersedes:
         return reply | {"status": "superseded", "supersedes": draft.supersedes}
-    if before:
+    if receipt.status == "stored" and before:
         return reply | {"status": "superseded", "supersedes": before.id, "was": before.text}
     return reply
 
@@ -104,10 +98,10 @@ def _store(memory: Core, draft: Draft, *, derived: bool) -> dict[str, Any]:
 def _duplicate(memory: Core, record: Record, draft: Draft) -> dict[str, Any]:
     """Report that a record is known; if it is said to replace another one, both say so now."""
     reply = {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
-    if not draft.supersedes:
-        return reply
-    memory.supersede_by(draft, record)
-    return reply | {"supersedes": draft.supersedes}
+    if draft.supersedes:
+        memory.supersede_by(draft, record)
+        reply["supersedes"] = draft.supersedes
+    return reply
 
 
 def revise(memory: Core, record: Record, change: Draft, retire: bool | None = None) -> Receipt:

@@ -112,13 +112,9 @@ def revise(
     """Correct or retire what is wrong or out of date. The old text is kept."""
     record = call.memory.get(id)
     check_session(record, call.session)
-    if (
-        text is not None
-        and not title
-        and KINDS[record.kind].shape != "line"
-        and record.title == corrections.headline(record.text)
-    ):
-        title = corrections.headline(text)  # it was made from the text
+    derived = KINDS[record.kind].shape != "line" and record.title == corrections.headline(record.text)
+    if text is not None and not title and derived:
+        title = corrections.headline(text)
     change = Draft(
         text=text, title=title or "", tags=None if tags is None else tuple(tags), until=until,
         fields={"status": status} if status else {}, expect=version or "", reason=reason or "", op_id=call.op_id,
