@@ -59,7 +59,7 @@ _DAYS = 90
 _SAVES = "remember|revise|save_learning|createState|save_skill|set_plan_status|memory_(?:write|learn|append)"
 _SAVED = regex(
     rf"^(?:mcp__)?holdfast__(?:(?:{_SAVES}) |useTools .*\"tool\": ?\"(?:{_SAVES})\")"
-    r"|\bholdfast (?:remember|put|state create|learnings save)\b"
+    r"|\bholdfast (?:remember|put|add|save|state create|learnings save)\b"
     r"|^(?:Edit|MultiEdit|Write|apply_patch) .*(?:decisions|lessons)\.md",
     re.MULTILINE,
 )
