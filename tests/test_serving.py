@@ -74,6 +74,7 @@ def test_a_client_of_either_era_works_with_an_issued_token(store: str, mode: str
     with serving(store) as team:
         (hit,) = asyncio.run(work(team.url))
         assert hit["by"] == "mcp:tester:ci"
+        until(lambda: sum(line["event"] == "call" for line in team.lines()) >= 2)  # written after the reply
         calls = [line for line in team.lines() if line["event"] == "call"]
         assert [line["tool"] for line in calls] == ["remember", "recall"]
 

@@ -127,12 +127,20 @@ class Questions:
             records = load(db, rows)  # not read while sorting
             return [records[row] for row in rows if row in records]
 
-    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
-        """Return the records that match these words best, by words alone, with their scores."""
+    def best(self, terms: Terms, where: Filter, limit: int, *, rarest: int = 0) -> list[tuple[Record, float]]:
+        """Return the records that match these words best, by words alone, with their scores.
+
+        With `rarest`, only so many words count: the rarest ones that at least two records contain.
+        """
         found: list[tuple[int, float]] = []
         with self._using() as db:
             for table in _tables(where):
-                found += _best(db, table, self._wanted(db, table, terms), where, limit)
+                wanted = self._wanted(db, table, terms)
+                if rarest:
+                    counts = zip(wanted.held[len(wanted.phrases) :], wanted.words, strict=True)
+                    rare = sorted(pair for pair in counts if pair[0] > 1)[:rarest]
+                    wanted = Wanted([], [run for _, run in rare], [held for held, _ in rare])
+                found += _best(db, table, wanted, where, limit)
             found = sorted(found, key=lambda row: -row[1])[:limit]
             records = load(db, [row for row, _ in found])
             return [(records[row], score) for row, score in found if row in records]

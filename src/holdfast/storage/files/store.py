@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _NOTHING = Known()
 _TARGET = regex(rb'"path": ?"([^"]*)')
+_RAREST = 12
+"""How many words of a new record find similar ones."""
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 P = ParamSpec("P")
@@ -399,7 +401,7 @@ class FileStore(Store):
         return self._index.related(own, where, limit)
 
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
-        found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
+        found = self._sync.peek(lambda index: index.best(terms, where, limit, rarest=_RAREST), path)
         return [record for record, _ in found or ()]
 
     @asks
