@@ -104,7 +104,8 @@ def answer(root: Path | str) -> list[str]:
     """Ask a memory, and print what it found and where."""
     say(f"? {_QUESTION}")
     reply = run("recall", _QUESTION, root=root)
-    found = [f"{hit.get('title') or hit['id']} ({hit.get('store', 'here')})" for hit in reply.get("hits", ())]
+    hits = [(hit["record"].get("title") or hit["record"]["id"], hit.get("store", "here")) for hit in reply["hits"]]
+    found = [f"{title} ({store})" for title, store in hits]
     for line in found[:3] or ["Nothing relevant."]:
         say(f"  {line}")
     return found

@@ -1185,11 +1185,11 @@ def test_a_tail_of_no_length_is_refused(memory: holdfast.Memory, count: Any) -> 
 def test_what_must_be_given_is_named(memory: holdfast.Memory, root: Path) -> None:
     before = tree(root)
     for kind, given, missing in (
-        ("note", {}, "title, text"),
+        ("note", {}, "a title and text"),
         ("note", {"title": "T"}, "text"),
-        ("fact", {"text": "x"}, "key"),
+        ("fact", {"text": "x"}, "a key"),
         ("procedure", {"text": "x"}, "when"),
-        ("decision", {"text": "x"}, "title"),
+        ("decision", {"text": "x"}, "a title"),
     ):
         with pytest.raises(Invalid, match=f"needs {missing}"):
             memory.put(kind, **given)  # type: ignore[arg-type]
@@ -1295,7 +1295,7 @@ def test_records_are_found_when_the_disk_is_full(small: Path, opened: str) -> No
 def test_the_command_line_searches_when_the_disk_is_full(small: Path) -> None:
     with holdfast.open(small) as memory:
         kept, _ = fill(memory)
-    done = cli("search", "words", "--limit", "1000", "--root", str(small))
+    done = cli("search", "words", "--limit", "1000", "--full", "--root", str(small))
     assert done.returncode == 0, done.stderr.decode()
     assert {hit["record"]["text"] for hit in json.loads(done.stdout)["hits"]} >= set(kept.values())
 

@@ -122,7 +122,10 @@ def test_an_op_id_has_effect_once(root: pathlib.Path) -> None:
     [
         (("put", "nonsense", "x"), 2, "Use one of: "),
         (("put", "not", "x"), 2, 'Did you mean "note"?'),
-        (("put", "note", "x"), 2, "A note needs title."),
+        (("put", "plan", "x"), 2, 'A plan needs a title: add --title "…"'),
+        (("put", "note", " "), 2, 'A note needs a title and text: add --title "…" the text'),
+        (("remember", "x", "--kind", "fact"), 2, 'A fact needs a key: add --key "…"'),
+        (("put", "procedure", "x"), 2, 'A procedure needs a key: add --key "…"'),
         (
             ("put", "note", "x", "--title", "t", "--scope", "nowhere"),
             3,

@@ -166,6 +166,7 @@ def test_an_agent_that_stops_is_asked_once_per_session(root: Path, tmp_path: Pat
         used("mcp__holdfast__remember", text="We use tea.", kind="decision"),
         used("mcp__holdfast__useTools", calls=[{"agent": "memoryManager", "tool": "createState", "params": {}}]),
         used("Bash", command="holdfast remember 'We use tea.' --kind decision"),
+        used("Bash", command="holdfast save 'We use tea.'"),
         used("Edit", file_path="/memory/user/memory/workspaces/shop/lessons.md", new_string="### [2026-01-01] Tea"),
     ],
 )

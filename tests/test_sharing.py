@@ -128,7 +128,7 @@ def test_the_command_line_shows_which(private: holdfast.Memory, root: Path) -> N
             capture_output=True, text=True, check=True,
         ).stdout
     )  # fmt: skip
-    identifier = found["hits"][0]["id"]
+    identifier = found["hits"][0]["record"]["id"]
     assert "gateway" in on_terminal("get", identifier, root=root)
 
 

@@ -306,7 +306,7 @@ def test_a_file_is_the_same_file_from_whichever_folder_it_is_brought(root: Path,
     assert len(list((root / "agent-transcripts").iterdir())) == 1
     hits = told(root, "recall", "zebra", "--layers", "cold", "--scope", "*")["hits"]
     assert len(hits) == 1
-    assert told(root, "get", hits[0]["id"])["text"] == "zebra question"
+    assert told(root, "get", hits[0]["record"]["id"])["text"] == "zebra question"
 
 
 # input that is small and hostile

@@ -40,6 +40,9 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     parts = [NOTE, "# Commands\n", _help(cli), ""]
     for name, command in every_command(cli):
+        if (same := command.name) != name.rpartition(" ")[2]:
+            parts += [f"## `{name}`\n", f"Another name of [`holdfast {same}`](#holdfast-{same}).\n"]
+            continue
         context = click.Context(command, info_name=name)
         usage = " ".join(command.collect_usage_pieces(context))
         parts += [f"## `{name}`\n", f"```\n{name} {usage}\n```\n", _help(command)]

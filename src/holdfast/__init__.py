@@ -43,7 +43,7 @@ def open(
     """
     from holdfast import memory, roots
 
-    place = os.fspath(root or roots.find_root())
+    place = os.fspath(root or roots.find_root()[0])
     if create:
         roots.make_missing(place)
     return memory.open_memory(place, watch=watch, writer=writer)

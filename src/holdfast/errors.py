@@ -22,11 +22,13 @@ class HoldfastError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, next_step: str = "") -> None:
+    def __init__(self, message: str, next_step: str = "", missing: list[str] | tuple[()] = ()) -> None:
         from holdfast.secrets import redact  # loaded only when an error occurs
 
         self.message = redact(message)
         self.next_step = redact(next_step)
+        self.missing = missing
+        """The parameters to add; the command line names its options instead of the next step."""
         super().__init__(self.message)
 
     def __str__(self) -> str:

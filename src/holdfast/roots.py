@@ -43,20 +43,25 @@ format = {settings.FORMAT}
 
 HOME = "~/.holdfast"
 """The memory of a person who named no other."""
+DEFAULT = "the default"
+"""The source of a root that nothing names."""
 
 # opening
 
 
-def find_root(given: str = "") -> str:
-    """Return the given root, else `$HOLDFAST_ROOT`, else the nearest folder upwards that is a root, else `HOME`."""
-    if named := given or os.environ.get("HOLDFAST_ROOT", ""):
-        return named
+def find_root(given: str = "") -> tuple[str, str]:
+    """Return the root and where it comes from: given, `$HOLDFAST_ROOT`, the nearest folder upwards, else `HOME`."""
+    if given:
+        return given, "--root"
+    if named := os.environ.get("HOLDFAST_ROOT", ""):
+        return named, "$HOLDFAST_ROOT"
     folder, last = os.getcwd(), ""
     while folder != last:
         if os.path.exists(os.path.join(folder, settings.FILE)):
-            return folder
+            return folder, f"the nearest {settings.FILE}"
         folder, last = os.path.dirname(folder), folder
-    return os.path.expanduser(HOME)
+    home = os.path.expanduser("~")  # if that is a root, `HOME` is its index
+    return (home if os.path.exists(os.path.join(home, settings.FILE)) else os.path.expanduser(HOME)), DEFAULT
 
 
 def make_missing(root: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, open_root
+from holdfast.cli.main import command, locate, open_root
 from holdfast.errors import Invalid
 from holdfast.owner import merge_driver
 
@@ -36,7 +36,7 @@ def git(verb: str, rest: tuple[str, ...]) -> None:
     from holdfast.owner.git import run, setup, sync  # slow to import, and the driver does without it
 
     if verb == _SETUP:
-        root = os.path.realpath(find_root())
+        root = os.path.realpath(locate()[0])
         changed = setup(root)
         show.json_and_exit({"root": root, "changed": changed})
         click.echo(f"Set up: {', '.join(changed)}." if changed else "This clone was set up already.")

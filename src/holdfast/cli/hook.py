@@ -59,7 +59,7 @@ _DAYS = 90
 _SAVES = "remember|revise|save_learning|createState|save_skill|set_plan_status|memory_(?:write|learn|append)"
 _SAVED = regex(
     rf"^(?:mcp__)?holdfast__(?:(?:{_SAVES}) |useTools .*\"tool\": ?\"(?:{_SAVES})\")"
-    r"|\bholdfast (?:remember|put|state create|learnings save)\b"
+    r"|\bholdfast (?:remember|put|add|save|state create|learnings save)\b"
     r"|^(?:Edit|MultiEdit|Write|apply_patch) .*(?:decisions|lessons)\.md",
     re.MULTILINE,
 )
@@ -73,7 +73,7 @@ _PROGRAM = regex(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
 @click.option("--workspace", default="", help="Workspace of the transcripts.")
 @click.option("--within", type=click.IntRange(1), default=WITHIN, show_default=True, help="Time limit in milliseconds.")
 def hook(client: str, workspace: str, within: int) -> None:
-    """Keep the transcript of a session of CLIENT, and ask the agent to save.
+    """Keep the transcript of a session; ask the agent to save.
 
     For the hooks that `holdfast install CLIENT --hook` adds. It reads the JSON that CLIENT sends on standard input.
     """

@@ -104,7 +104,7 @@ def _sentence(event: Event) -> str:
 @click.argument("id", required=False, default="")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 def log(id: str, count: int) -> None:
-    """Print the last runs of all jobs, or of the job ID, oldest first."""
+    """Print the last runs of the jobs, or of ID, oldest first."""
     with open_root() as memory:
         found = memory.jobs.log(count, id)
     runs = [msgspec.to_builtins(one) | missed_data(one.missed) for one in found]

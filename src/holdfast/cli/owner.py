@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import roots, secrets
 from holdfast.cli import show
-from holdfast.cli.main import Commands, command, find_root, kinds_option, op_option, open_root, scope_option
+from holdfast.cli.main import Commands, command, kinds_option, locate, op_option, open_root, scope_option
 from holdfast.clients import rules
 from holdfast.errors import Conflict, HoldfastError, Invalid
 from holdfast.formats.markdown import scalar
@@ -234,7 +234,7 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
 @click.option("--since", default="", help="Only calls from this date or time on.")
 @click.option("--prune", is_flag=True, help="Remove traces older than limits.trace_months.")
 def usage(since: str, prune: bool) -> None:
-    """Show what agents recalled, what never, and the tokens of replies.
+    """Show what agents recalled and the tokens of replies.
 
     Counted from the traces of tool calls. --json lists everything.
     """
@@ -275,7 +275,7 @@ def settings(text: bool, put: BinaryIO | None) -> None:
     To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
     settings --put new.toml. Invalid settings are refused, and the previous text is kept in the history.
     """
-    location = find_root()
+    location, source = locate()
     if put:
         try:
             new = put.read(roots.MOST_SETTINGS + 1).decode("utf-8")
@@ -288,6 +288,7 @@ def settings(text: bool, put: BinaryIO | None) -> None:
             click.echo(roots.settings_text(tree), nl=False)
     else:
         found = roots.settings_in_effect(location)
+        found.insert(0, roots.Setting("root", roots.shown(location), source))
         rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
         show.listing(found, "", ("setting", "from", "value"), rows, whole=("setting",))
 
@@ -300,7 +301,7 @@ def trust(location: str) -> None:
     Commands for jobs, the model and the shared memory in holdfast.toml are ignored until you trust them, and again
     after each change. Settings in the environment are always used; with HOLDFAST_TRUST=all, those of every root.
     """
-    found = secrets.redact_all(roots.trust(location or find_root()))
+    found = secrets.redact_all(roots.trust(location or locate()[0]))
     rows = [(name, msgspec.json.encode(value).decode()) for name, value in found.items()]
     show.listing(found, "", ("trusted setting", "value"), rows or [("nothing new", "")])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -22,14 +23,18 @@ from holdfast.cli.main import (
     scope_option,
 )
 from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.formats.prompts import QUOTED
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
-from holdfast.model.queries import Query
+from holdfast.model.queries import Query, parse
+from holdfast.model.records import DEFAULT, Receipt
 from holdfast.model.times import local
+from holdfast.recall.answers import Hit
 from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
 _ALL = "holdfast verify lists them all"
+_LAYER = click.Choice(["hot", "warm", "cold"])
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
 
 
@@ -56,7 +61,7 @@ def init(path: str | None, template: bool) -> None:
         with contextlib.suppress(Unavailable):  # doctor reports it
             written += git.setup(location) if git.lacks_driver(location) else []
     show.json_and_exit({"root": location, "written": written})
-    following = 'holdfast put note "What should be remembered" --title "A title"'
+    following = 'holdfast remember "Something worth remembering."'
     if template:
         following = "fill in the rules, then run holdfast hot link, which makes them known to clients."
     if written:
@@ -66,13 +71,13 @@ def init(path: str | None, template: bool) -> None:
 
 
 @command()
-@click.argument("kind", required=False, default="", shell_complete=_complete_kind)
-@click.argument("text", required=False)
-@click.option("--title", default="", help="Title; for an overview, the name of the workspace.")
-@click.option("--scope", help="workspace[/domain[/repository]], by folder or name.")
+@click.argument("words", nargs=-1, metavar="[KIND] [TEXT]", shell_complete=_complete_kind)
+@click.option("--kind", default="", help="The kind, if TEXT is the only argument; default: note.")
+@click.option("--title", default="", help="Title; default for notes, decisions and lessons: from the text.")
+@click.option("--scope", "--workspace", help="workspace[/domain[/repository]], by folder or name.")
 @click.option("--session", default="", help="Session of a log entry.")
-@click.option("--tag", "tags", multiple=True, help="A tag; may be given several times.")
-@click.option("--key", default="", help="Key of a fact; the newest value of a key is current.")
+@click.option("--tag", "--tags", "tags", multiple=True, help="A tag; may be given several times.")
+@click.option("--key", default="", help="What a fact or procedure is about; the newest value of a fact is current.")
 @click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Another field; VALUE is JSON or text.")
 @click.option("--id", "identifier", default="", help="Change this record, or create it at this path.")
 @click.option("--expect", default="", help="The version that you have read.")
@@ -80,29 +85,43 @@ def init(path: str | None, template: bool) -> None:
 @click.option("--until", default="", help="The last day on which it is valid.")
 @click.option("--reason", default="", help="Why it is changed; kept in its history.")
 @op_option
-def put(kind: str, text: str | None, **given: Any) -> None:
-    """Save a record of KIND, or change one with --id.
+def put(words: Sequence[str], kind: str, key: str, identifier: str, **given: Any) -> None:
+    """Save a record, or change one with --id.
 
-    TEXT is read from standard input if it is missing or "-". KIND is note, decision, lesson, fact, episode, plan,
-    overview or another; an unknown one lists them all. With --id, KIND may be left out.
+    KIND is note (the default), decision, lesson, fact, procedure, episode, plan, overview or another; an unknown one
+    lists them all. TEXT is read from standard input if it is missing or "-". Saving the same again changes nothing.
     """
+    from holdfast.memories import corrections
+
     fields = {}
     for item in given.pop("fields"):
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise Invalid(f"--field {item!r} is not NAME=VALUE.", "Write it like status=done.")
         fields[name] = json_or_text(value)
-    if key := given.pop("key"):
-        fields["key"] = key
-    identifier = given.pop("identifier")
-    if identifier and text is None and kind not in KINDS:
-        kind, text = "", kind or None  # the only argument is the text
+    if not kind and (words[1:] or (words and words[0] in KINDS)):
+        kind, *words = words
+    if words[1:]:
+        raise click.UsageError("Give one TEXT: put it in quotes.")
+    text = words[0] if words else None
     if text == "-" or (text is None and not identifier and not sys.stdin.isatty()):
         text = read_stdin()
-    tags = list(given.pop("tags")) or None
-    with open_root() as memory:
-        made = draft(kind=kind, text=text, tags=tags, fields=fields, id=identifier, **given)
-        show.receipt(memory.put_draft(made))
+    kind = kind or ("" if identifier else "note")
+    given |= {"tags": list(given["tags"]) or None, "id": identifier}
+    with open_root(create=True) as memory:
+        if identifier or kind not in corrections.REMEMBERED:
+            fields |= {"key": key} if key else {}
+            show.receipt(memory.put_draft(draft(kind=kind, text=text, fields=fields, **given)))
+            return
+        if KINDS[kind].shape != "line" or given["scope"]:
+            given["scope"] = memory.scopes.resolve(given["scope"] or DEFAULT)
+        reply = corrections.remember(memory, draft(kind=kind, text=text, fields=fields, **given), key)
+    reply["path"] = reply.pop("where")
+    show.json_and_exit(reply)
+    show.receipt(Receipt(reply["status"], reply["id"], reply["path"]))
+    was = [f"It supersedes: {reply.get('was') or reply['supersedes']}"] if "supersedes" in reply else []
+    for line in (*was, *corrections.shown_similar(reply.get("similar", ()))):
+        click.echo(show.printable(line))
 
 
 @command()
@@ -130,29 +149,45 @@ def get(id: str) -> None:
 
 @command()
 @click.argument("query", required=False, default="")
-@kinds_option
-@scope_option
+@click.option("--kind", "--kinds", "kinds", multiple=True, help="Only this kind; may be given several times.")
+@click.option("--layer", "--layers", "layers", multiple=True, type=_LAYER, help="Default: hot and warm.")
+@click.option("--scope", "--workspace", help="This workspace, domain or repository, those above and below; * for all.")
 @click.option("--session", default="", help="Only this session.")
-@click.option("--tag", "tags", multiple=True, help="Only records with one of these tags.")
+@click.option("--tag", "--tags", "tags", multiple=True, help="Only records with one of these tags.")
 @click.option("--since", default="", help="From this date or time on.")
 @click.option("--until", default="", help="Up to this date or time.")
+@click.option("--asked", default="", help="As if asked at this date or time.")
+@click.option("--level", type=click.Choice(["records", "sessions"]), default="records", help="sessions: one hit each.")
 @click.option("--hidden", is_flag=True, help="Include hidden records.")
 @_limit
 @click.option("--budget", default=0, help="The most tokens of text.")
 @click.option("--where", type=click.Choice(["here", "shared", "both"]), help="Which memory; default: all there are.")
-def search(query: str, **given: Any) -> None:
-    """Search records for QUERY; without words, list the newest.
+@click.option("--full", is_flag=True, help="Show whole texts, not the parts that match.")
+def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> None:
+    """Find records for a question or words, or list the newest.
 
-    Words are literal text. "Quoted words" must be adjacent; tag:NAME and kind:NAME filter.
+    Words are literal text. "Quoted words" must be adjacent; tag:NAME and kind:NAME filter. Several words are ranked as
+    a question: also by meaning and by neighbouring records. A single word is only looked up.
     """
+    if layers and not given["kinds"]:
+        given["kinds"] = [row.name for row in KINDS.values() if row.searchable and row.layer in layers]
     with open_root() as memory:
+        given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
-        found = memory.find(query, **given)
-    show.json_and_exit(found)
-    for hit in found:
-        show.hit(hit)
+        found = memory.find(query, above=True, associate=len(parse(query).tokens) > 1, **given)
+        own = memory.sources(hit.record for hit in found if not hit.store)
+        theirs = memory.shared.sources([hit.record for hit in found if hit.store]) if memory.shared else {}
+    hits = [(hit, (theirs if hit.store else own)[hit.record.id]) for hit in found]
+    if show.wants_json():
+        shown = [_shown(hit, full=full) | msgspec.to_builtins(source) for hit, source in hits]
+        show.as_json(msgspec.to_builtins(msgspec.structs.replace(found, hits=[])) | {"hits": shown})
+        return
+    for hit, source in hits:
+        show.hit(hit, source, full=full)
     if not found.hits:
         click.echo("Nothing relevant.")
+    elif not sys.stdout.isatty():
+        click.echo(QUOTED)
     if found.left_out:
         click.echo(f"{found.left_out} more did not fit the budget.", err=True)
     if found.behind:
@@ -161,6 +196,14 @@ def search(query: str, **given: Any) -> None:
     if found.damaged:
         damaged = amount(found.damaged, "line or file", "lines or files")
         click.echo(f"{damaged} cannot be read: holdfast verify names them.", err=True)
+
+
+def _shown(hit: Hit, *, full: bool) -> dict[str, Any]:
+    """Return a hit as JSON: its record has the id that `get` takes, and its whole text only with `full`."""
+    shown: dict[str, Any] = msgspec.to_builtins(hit)
+    shown["record"]["id"] = f"{hit.store}:{hit.record.id}" if hit.store else hit.record.id
+    shown["record"]["text"] = hit.record.text if full else hit.snippet
+    return shown
 
 
 @command()
@@ -209,7 +252,10 @@ def related(what: str, scope: str | None, limit: int) -> None:
 @click.option("--session", default="", help="Session, for kinds that are stored per session.")
 @scope_option
 def tail(kind: str, count: int, session: str, scope: str | None) -> None:
-    """Print the last entries of a log (message, fact, …), oldest first."""
+    """Print the last entries of a log, oldest first.
+
+    KIND is message, fact, episode or another kind that is kept in a log.
+    """
     with open_root() as memory:
         records = memory.tail(kind, count, session=session, scope=scope)
     where = f" in session {session or 'default'}; name another one with --session" if kind == "episode" else ""
@@ -228,7 +274,8 @@ def tail(kind: str, count: int, session: str, scope: str | None) -> None:
 def hide(id: str, **given: Any) -> None:
     """Hide the record ID from search and lists. Its text stays in its file."""
     with open_root() as memory:
-        show.receipt(memory.hide(id, **given))
+        made = memory.hide(id, **given)
+    show.receipt(made, "" if given["restore"] else f"Its text stays. To erase it: holdfast forget {made.id}")
 
 
 @command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import Command, Commands, command, find_root, open_root
+from holdfast.cli.main import Command, Commands, command, locate, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.roots import folder_of, is_address
 from holdfast.tools.calling import Context
@@ -35,11 +35,11 @@ def _server_options(command: Command) -> Command:
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of standard input and output.")
 @_server_options
 def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session: str) -> None:
-    """Serve the memory to an agent over the Model Context Protocol.
+    """Serve the memory to an agent over MCP.
 
-    Clients start this command themselves: holdfast install CLIENT sets it up.
+    Clients of the Model Context Protocol start this command themselves: holdfast install CLIENT sets it up.
     """
-    location = find_root()
+    location = locate(create=True)[0]
     defaults = Context(workspaceId=workspace, sessionId=session)
     if http:
         _http_server()(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
@@ -56,7 +56,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
 @click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
 @_server_options
 def serve(store: str, workspace: str, session: str, **given: Any) -> None:
-    """Serve one memory to a team over HTTP; holdfast token manages access.
+    """Serve one memory to a team over HTTP.
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
@@ -79,7 +79,7 @@ def _store_of(given: str, tenant: str | None = None) -> str:
     """Return a store, by default the root, as it was given or for a tenant; a folder has to exist."""
     if tenant == "":
         raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
-    store = given or find_root()
+    store = given or locate(create=True)[0]
     if not is_address(store):
         folder_of(store)
     if not tenant:

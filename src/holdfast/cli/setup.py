@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import command, find_root, given_root, open_root
+from holdfast.cli.main import command, given_root, locate, open_root
 from holdfast.clients import CLIENTS, EVENTS, START, Addition, Client, Hooks, Server, hook_line
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import encryption
@@ -26,7 +26,7 @@ from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
 from holdfast.owner import git, shared
-from holdfast.roots import health_of, ignored, is_address, open_folder, settings_text, without_password
+from holdfast.roots import folder_of, health_of, ignored, is_address, open_folder, settings_text, without_password
 from holdfast.secrets import redact
 from holdfast.storage.tree import ABSENT
 from holdfast.tools import toolsets
@@ -125,7 +125,7 @@ def _has(addition: Addition, path: str) -> bool | None:
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
-    location = find_root()
+    location = locate(create=True)[0]
     if is_address(location):
         bare = without_password(location)
         if bare != location:
@@ -134,9 +134,7 @@ def _command(name: str, workspace: str, *options: str) -> list[str]:
                 f"Put the password into ~/.pgpass, and give the address without it: {bare}",
             )
     else:
-        location = os.path.realpath(os.path.expanduser(location))
-        if not os.path.isdir(location):
-            raise Unavailable(f"The memory root {location} does not exist.", f"Run: holdfast init {location}")
+        location = folder_of(location)
     script = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "holdfast" else None
     started = [os.path.abspath(script)] if script else [os.path.abspath(sys.executable), "-m", "holdfast"]
     return [*started, name, *options, "--root", location, *(["--workspace", workspace] if workspace else [])]
@@ -238,23 +236,18 @@ def doctor() -> None:
     sys.exit(code)
 
 
-def _root() -> str:
-    location = find_root()
-    return location if is_address(location) else os.path.realpath(os.path.expanduser(location))
-
-
 def _folder() -> Iterator[Check]:
-    location = _root()
-    if not os.path.isdir(location):
-        raise Unavailable(f"{location} is not a folder.", f"Run: holdfast init {location}")
+    root, source = locate()
+    location = folder_of(root)
     if not os.access(location, os.W_OK | os.X_OK):
         raise Unavailable(f"{location} may not be written.", "Change its permissions, or its owner.")
-    yield Check("root", "ok", location)
+    yield Check("root", "ok", f"{location}, from {source}.")
 
 
 def _database() -> Iterator[Check]:
-    found = health_of(_root())
-    yield Check("root", "ok", found.location)
+    root, source = locate()
+    found = health_of(root)
+    yield Check("root", "ok", f"{found.location}, from {source}.")
     login = f"tenant {found.tenant}, login {found.login} as {found.role}"
     what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
     yield Check("database", "ok", what)
@@ -278,7 +271,7 @@ def _database() -> Iterator[Check]:
 
 def _lock() -> Iterator[Check]:
     """Create and replace a document, which needs all that a write needs: links, locks and renames."""
-    location, scratch = _root(), f"{settings.DERIVED}/doctor-{os.getpid()}"
+    location, scratch = folder_of(locate()[0]), f"{settings.DERIVED}/doctor-{os.getpid()}"
     with contextlib.closing(open_folder(location)) as tree:
         try:
             tree.write(scratch, b"new", expect=tree.write(scratch, b"old", expect=ABSENT))
@@ -292,7 +285,7 @@ def _lock() -> Iterator[Check]:
 
 
 def _git() -> Iterator[Check]:
-    lacks = git.lacks_driver(root := _root())
+    lacks = git.lacks_driver(root := folder_of(locate()[0]))
     if lacks:
         what = ".gitattributes names a merge driver that this clone does not have: git merges Markdown by lines."
         yield Check("git", "warn", what, f"Run: holdfast git --root {root} setup")
@@ -388,7 +381,7 @@ def _configured(name: str, path: str, addition: Addition, step: str, trust: str 
 
 
 def _server() -> Iterator[Check]:
-    location = _root()
+    location = locate()[0]
     in_database = is_address(location)
     words = [sys.executable, "-m", "holdfast", "mcp", *([] if in_database else ["--root", location])]
     tools, seconds = list_tools(words, _ANSWER_SECONDS, location if in_database else "")

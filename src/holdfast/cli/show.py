@@ -12,6 +12,7 @@ import msgspec
 from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
+    from holdfast.core import Source
     from holdfast.model.records import Receipt, Record
     from holdfast.recall.answers import Hit
     from holdfast.storage.results import Tied
@@ -26,8 +27,8 @@ def asked_for_json() -> bool:
 
 
 def wants_json() -> bool:
-    """Return whether to print JSON: with --json, and in a pipe."""
-    return asked_for_json() or not sys.stdout.isatty()
+    """Return whether to print JSON: with --json, and in a pipe without --plain."""
+    return asked_for_json() or not (sys.stdout.isatty() or click.get_current_context().meta["holdfast.plain"])
 
 
 def json_and_exit(value: Any, code: int = 0) -> None:
@@ -154,16 +155,17 @@ def _flat(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def hit(found: Hit) -> None:
+def hit(found: Hit, source: Source, *, full: bool = False) -> None:
     import shutil
     import textwrap
 
     from holdfast.model.records import label
 
     record = found.record
-    parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store)
+    parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store, str(source))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
-    lines = textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]
+    text = printable(record.text if full else " ".join(found.snippet.split()))
+    lines = textwrap.wrap(text, width)[:3] if sys.stdout.isatty() and not full else text.splitlines()
     _record(record, found.snippet, " · ".join(part for part in parts if part), lines, found.store)
 
 
@@ -175,9 +177,9 @@ def _record(record: Record, text: str, about: str, lines: Sequence[str] = (), st
     title = record.title or " ".join(text.split())[:60]
     click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
     for line in lines:
-        click.echo(f"    {line}")
+        click.echo(f"    {line}" if sys.stdout.isatty() else f"> {line}")
     name = record.id if record.path in record.id else record.where
-    click.secho(f"    {store}{':' if store else ''}{name}", fg="cyan")
+    click.secho(f"    {store}{':' if store else ''}{name}" + ("" if sys.stdout.isatty() else "\n"), fg="cyan")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.main import Commands, Maker, command, commands_in, json_or_text, open_root, read_stdin
-from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to, count_tokens
 from holdfast.model.records import line_of
@@ -68,6 +68,7 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
 _ALONE = "alone"
 _LINE = 200
 """Characters of parameters or results in a table."""
+_FLAGS = {"text": "the text", "when": '--key "…"', "role": "--field role=…"}  # parameters that are no options
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
 _CLASSES = {"string": str, "integer": int, "number": float, None: json_or_text}
@@ -140,18 +141,32 @@ def _command(name: str, tool: Tool) -> click.Command:
 
     # an argument that may begin with a dash looks like an option to click
     lenient = argument is not None and argument.name in _FREE_TEXT
-    made = command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
+    settings = {"ignore_unknown_options": lenient}
+    made = command(name, help=tool.about, short_help=_short(tool.about), context_settings=settings)(run)
     made.params[:0] = params
     return made
 
 
+def _short(about: str) -> str:
+    """Return the first sentence of a text, or its beginning that fits in a line of the help: 60 characters."""
+    sentence = re.split(r"\.\s", about.removesuffix("."))[0]
+    parts = (" ".join(re.split(end, sentence)[0].split()) for end in (r"\Z", r"[:;]\s", r",\s"))
+    return next((f"{part}." for part in parts if len(part) < 60), about)
+
+
 def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
-    with open_root() as memory:
+    with open_root(create=not tool.reads) as memory:
         reply = memory.tools.run(tool, params, context, raises=True)
     show.json_and_exit(reply)
     reply |= {"text": named(reply["text"])} if "text" in reply else {}
     _SHOWN.get(tool.name, show.reply)(reply)
+
+
+def advice(error: HoldfastError) -> str:
+    """Return the text of an error, with the names of commands and options where it names tools and parameters."""
+    flags = [_FLAGS.get(name, f'--{kebab(name)} "…"') for name in error.missing]
+    return f"{error.message.rstrip('.')}: add {' '.join(flags)}" if flags else named(str(error))
 
 
 def named(text: str) -> str:
@@ -267,7 +282,7 @@ learnings = _group("learnings", makers=commands_in("owner", "archive"))
 skill = _group("skill", skill_list)
 chat = _group("chat", chat_history, chat_memory)
 jobs = _group("jobs", enable, disable, makers=commands_in("jobs", "run log"))
-_ALIASES = {"overview": "retrieve_overview", "recall": "recall", "remember": "remember", "revise": "revise"}
+_ALIASES = {"overview": "retrieve_overview", "revise": "revise"}
 """The tools with a command of their own."""
 
 
@@ -321,7 +336,7 @@ def call(tool: str, params: str, context: str | None) -> None:
     """
     given = _json("--params", params)
     about = None if context is None else _json("--context", context)
-    with open_root() as memory:
+    with open_root(create=tool in _TOOLS and not _TOOLS[tool].reads) as memory:
         reply = memory.call(tool, given, about)
     if "text" in reply and not show.wants_json():
         click.echo(show.printable(str(reply["text"])))
@@ -351,7 +366,7 @@ def _json(option: str, given: str) -> Any:
 @click.option("--agent", default="", help="Only calls of this agent.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 def traces(workspace: str, agent: str, count: int) -> None:
-    """Print the last tool calls with parameters and results, oldest first."""
+    """Print the last tool calls, oldest first."""
     with open_root() as memory:
         scope = memory.scopes.resolve(workspace) if workspace else None
         found = memory.traces.last(count, scope, agent)

@@ -178,7 +178,7 @@ def import_(source: str, paths: tuple[str, ...], workspace: str | None, project:
     can be repeated. Known forms of secrets are removed.
     """
     files = [file for path in paths or ("",) for file in find_sources(source, path)]
-    with open_root() as memory, show.progress("reading (kB)") as progress:
+    with open_root(create=not dry_run) as memory, show.progress("reading (kB)") as progress:
         if project and not workspace:
             workspace = memory.workspaces.around(project) or None
         done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)

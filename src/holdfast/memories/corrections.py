@@ -1,4 +1,4 @@
-"""Corrections: a new text for a record or its retirement, records that are similar to a new one, and review.
+"""Corrections: what a new record repeats, supersedes or is similar to, a new text or the retirement of one, and review.
 
 Nothing is erased: a page is changed in place and its old text is kept; in a log, the new entry supersedes the old one.
 Proposals are what programs wrote of a kind that the owner reviews; approving one writes it, as the owner.
@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound
 from holdfast.formats.prompts import one_line
 from holdfast.model.kinds import CORRECTABLE, KINDS
+from holdfast.model.names import short_hash
 from holdfast.model.patterns import regex
 from holdfast.model.queries import QUESTION_WORDS, Query, parse, spaced
-from holdfast.model.records import Draft, Receipt, Record, label, line_of
+from holdfast.model.records import Draft, Receipt, Record, Scope, label, line_of
 from holdfast.owner import history
 from holdfast.storage import drafts
 from holdfast.storage.tree import changed, read_value
@@ -35,12 +36,72 @@ _ELSEWHERE = {
     "task": "Use task_cancel or task_finish.",
     "message": "It records what was said. Remember the correction as a fact or a note.",
 }
+REMEMBERED = ("note", "decision", "lesson", "fact", "procedure")  # `remember` does more than store them
 PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
 _WORD = regex(r"[^\W_]+")
-_ASKED, _LISTED = 60, 3
+_ASKED, _LISTED, _TITLE = 60, 3, 60
 _SHARE, _LEAST = 0.6, 2
 """Two records are similar when they share this part of the words of the shorter one, and at least so many."""
+
+
+def remember(memory: Core, draft: Draft, key: str = "") -> dict[str, Any]:
+    """Store a new record and report what it repeats, supersedes or resembles; without a title it gets one."""
+    row, title = KINDS[draft.kind], draft.title
+    if row.shape == "line" and row.title in row.required:
+        if not (about := key or title or draft.fields.get(row.title)):
+            raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ["key"])
+        draft = msgspec.structs.replace(draft, title="", fields={**draft.fields, row.title: about})
+    elif not title:
+        draft = msgspec.structs.replace(draft, title=headline(draft.text or ""))
+    reply = _store(memory, draft, derived=not title)
+    if reply["status"] in ("stored", "superseded") and not draft.supersedes:
+        found = similar(memory, draft, reply["id"], reply["where"])
+        reply |= {"similar": found} if found else {}
+    return reply
+
+
+def headline(text: str) -> str:
+    """Return a title made from the first line of a text."""
+    line = next(iter(text.strip().splitlines()), "").strip("# ").strip()
+    return line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
+
+
+def _store(memory: Core, draft: Draft, *, derived: bool) -> dict[str, Any]:
+    """Store a draft and report what happened; `derived` is a title that was made from the text."""
+    row = KINDS[draft.kind]
+    before = memory.current(row, str(draft.fields[row.key])) if row.key else None
+    if before and before.text == draft.text and not draft.until:
+        return _duplicate(memory, before, draft)
+    try:
+        receipt = memory.put_draft(draft)
+    except AlreadyExists as error:
+        text = (draft.text or "").strip()
+        for hit in memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):
+            if hit.record.text.strip() == text:
+                return _duplicate(memory, hit.record, draft)
+        if derived:  # another text with the same beginning
+            title = f"{draft.title} ({short_hash(draft.text or '')[:4]})"
+            return _store(memory, msgspec.structs.replace(draft, title=title), derived=False)
+        what = f'There is a {row.name} "{draft.title}" already: {error.message}'
+        raise AlreadyExists(what, "Use another title.") from None
+    reply: dict[str, Any] = {"status": receipt.status, "id": receipt.id, "where": receipt.path}
+    reply |= {"version": receipt.version} if receipt.version else {}
+    reply |= {"workspace": draft.scope.path} if isinstance(draft.scope, Scope) else {}
+    if receipt.status == "stored" and draft.supersedes:
+        return reply | {"status": "superseded", "supersedes": draft.supersedes}
+    if receipt.status == "stored" and before:
+        return reply | {"status": "superseded", "supersedes": before.id, "was": before.text}
+    return reply
+
+
+def _duplicate(memory: Core, record: Record, draft: Draft) -> dict[str, Any]:
+    """Report that a record is known; if it is said to replace another one, both say so now."""
+    reply = {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
+    if draft.supersedes:
+        memory.supersede_by(draft, record)
+        reply["supersedes"] = draft.supersedes
+    return reply
 
 
 def revise(memory: Core, record: Record, change: Draft, retire: bool | None = None) -> Receipt:

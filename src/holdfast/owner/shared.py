@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.core import Core
+from holdfast.core import Core, Source
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.patterns import regex
 from holdfast.model.queries import Query
@@ -134,6 +134,17 @@ class SharedMemory:
         if not paused:
             threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
+
+    def sources(self, records: list[Record]) -> dict[str, Source]:
+        """Return the sources of its records; the owner there is a user here."""
+        try:
+            found = self.ask(lambda there: there.sources(records)) if records else {}
+        except HoldfastError:
+            return {record.id: Source("other") for record in records}
+        return {
+            each: msgspec.structs.replace(source, trust="user") if source.trust == "owner" else source
+            for each, source in found.items()
+        }
 
     def _open(self) -> Core:
         with self._opening:

@@ -7,6 +7,7 @@ how many changed files it does not include yet. No hits is a valid answer.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -296,7 +297,9 @@ def _snippet(text: str, why: Sequence[str]) -> str:
     """Return the part of a text around the first match."""
     compared = bare(text)
     places = [place for word in why if (place := compared.find(word[: _stem(word)])) >= 0]
-    first = min(places, default=0) * len(text) // max(1, len(compared))  # `bare` drops accents
+    first = min(places, default=0)
+    if len(compared) != len(text):  # `bare` drops accents
+        first = bisect.bisect_left(range(len(text)), first, key=lambda end: len(bare(text[:end])))
     start = max(0, first - SNIPPET // 4)
     if start:
         start = text.find(" ", start, start + 40) + 1 or start

@@ -41,7 +41,8 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
         and (not isinstance(given.get(name), str) or not given[name].strip())
     ]
     if missing:
-        raise Invalid(f"{kind.one} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
+        needed = " and ".join(f"a {name}" if name in ("title", "key") else name for name in missing)
+        raise Invalid(f"{kind.one} needs {needed}.", f"Give {', '.join(missing)} as text that is not blank.", missing)
     if draft.until and not (_DAY.match(draft.until) and normal(draft.until)):
         raise Invalid(f"until is {draft.until!r}.", "Use a date, like 2026-12-31.")
     if len(draft.text or "") > kind.max_chars:

@@ -249,7 +249,7 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     if missing := [
         name for name, param in tool.params.items() if param.required and (name not in sent or name in blank)
     ]:
-        raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
+        raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes, missing)
     values, faults = dict[str, Any](), []
     for name, value in sent.items():
         check_plain(value)

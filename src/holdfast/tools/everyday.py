@@ -9,22 +9,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.core import Source
-from holdfast.errors import AlreadyExists, HoldfastError, Invalid
+from holdfast.errors import Invalid
 from holdfast.formats.prompts import QUOTED, invisible_sorts, one_line
 from holdfast.memories import corrections, mind
 from holdfast.memories.knowledge import meta
 from holdfast.memories.workspaces import params_of
 from holdfast.model import kinds as table
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import DEFAULT, Draft, Record, Scope, label, line_of, text_of
+from holdfast.model.records import DEFAULT, Draft, Record, label, line_of, text_of
 from holdfast.owner import history
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call, Registry
 
-_TITLE = 60
 _RELATED = 3
 _READ = 16_000
 """Characters per read, unless the caller says otherwise."""
@@ -61,7 +59,7 @@ def recall(
     if not found.hits and not found.left_out and not scope and current not in (None, DEFAULT) and not call.runner.bound:
         found, searched = call.memory.find(asks, scope=DEFAULT), [current, DEFAULT]
     own = call.memory.sources(hit.record for hit in found if not hit.store)
-    others = _shared_sources(call, [hit.record for hit in found if hit.store])
+    others = call.memory.shared.sources([hit.record for hit in found if hit.store]) if call.memory.shared else {}
     hits = [_hit(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
     reply: dict[str, Any] = {"hits": hits, "asOf": found.as_of} | ({"searched": searched} if searched[1:] else {})
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
@@ -84,22 +82,14 @@ def remember(
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key."""
     row = KINDS[kind]
-    named = row.title if row.shape == "line" and row.title in row.required else ""
-    if named and not (key or title):
-        raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
     where = None if row.shape == "line" and not call.context.workspaceId else call.scope
-    where = call.memory.scopes.resolve(scope) if scope else where
     draft = Draft(
-        kind=kind, text=text, title=title or ("" if named else _headline(text)), tags=tuple(tags or ()),
-        scope=where,
-        session=call.session if "{session}" in row.place else "",
-        fields={named: key or title or ""} if named else {}, op_id=call.op_id, supersedes=supersedes or "",
+        kind=kind, text=text, title=title or "", tags=tuple(tags or ()),
+        scope=call.memory.scopes.resolve(scope) if scope else where,
+        session=call.session if "{session}" in row.place else "", op_id=call.op_id, supersedes=supersedes or "",
         until=until or "",
     )  # fmt: skip
-    reply = _keep(call, draft, derived=title is None)
-    if reply["status"] in ("stored", "superseded") and not draft.supersedes:
-        similar = corrections.similar(call.memory, draft, reply["id"], reply["where"])
-        reply |= {"similar": similar} if similar else {}
+    reply = corrections.remember(call.memory, draft, key or "")
     was = f"; it supersedes: {reply.get('was') or reply['supersedes']}" if "supersedes" in reply else ""
     if reply["status"] == "duplicate":
         return reply | {"text": f"Known already: {reply['where']} ({reply['duplicateOf']}){was or '.'}"}
@@ -122,8 +112,9 @@ def revise(
     """Correct or retire what is wrong or out of date. The old text is kept."""
     record = call.memory.get(id)
     check_session(record, call.session)
-    if text is not None and not title and KINDS[record.kind].shape != "line" and record.title == _headline(record.text):
-        title = _headline(text)  # it was made from the text
+    derived = KINDS[record.kind].shape != "line" and record.title == corrections.headline(record.text)
+    if text is not None and not title and derived:
+        title = corrections.headline(text)
     change = Draft(
         text=text, title=title or "", tags=None if tags is None else tuple(tags), until=until,
         fields={"status": status} if status else {}, expect=version or "", reason=reason or "", op_id=call.op_id,
@@ -145,7 +136,7 @@ def read(
     record = call.memory.get(id)
     check_session(record, call.session)
     shared = call.memory.shared if id.startswith(PREFIX) else None
-    source = _shared_sources(call, [record]) if shared else call.memory.sources([record])
+    source = shared.sources([record]) if shared else call.memory.sources([record])
     shown = _hit(Hit(record, snippet=record.text, store=NAME if shared else ""), source[record.id])
     if record.hidden and not shared and (reason := history.versions(call.memory, record.id)[-1].reason):
         shown["label"] += f": {reason}"
@@ -182,65 +173,6 @@ def register(registry: Registry) -> None:
     registry.add("memory", remember, render=text, within=True)
     registry.add("memory", read, reads=True, render=text, within=True)
     registry.add("memory", revise, render=text, within=True)
-
-
-def _headline(text: str) -> str:
-    """Return a title made from the first line of a text."""
-    line = next(iter(text.strip().splitlines()), "").strip("# ").strip()
-    return line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
-
-
-def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
-    """Store a draft and report what happened; `derived` is a title that was made from the text."""
-    row = KINDS[draft.kind]
-    before = call.memory.current(row, str(draft.fields[row.key])) if row.key else None
-    if before and before.text == draft.text and not draft.until:
-        return _duplicate(call, before, draft)
-    try:
-        receipt = call.memory.put_draft(draft)
-    except AlreadyExists as error:
-        text = (draft.text or "").strip()
-        for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):
-            if hit.record.text.strip() == text:
-                return _duplicate(call, hit.record, draft)
-        if derived:  # another text with the same beginning
-            title = f"{draft.title} ({short_hash(draft.text or '')[:4]})"
-            return _keep(call, msgspec.structs.replace(draft, title=title), derived=False)
-        what = f'There is a {row.name} "{draft.title}" already: {error.message}'
-        raise AlreadyExists(what, "Use another title.") from None
-    reply = {"status": receipt.status, "id": receipt.id, "where": receipt.path}
-    reply |= {"workspace": draft.scope.path} if isinstance(draft.scope, Scope) else {}
-    if receipt.status != "stored":
-        return reply
-    if draft.supersedes:
-        return reply | {"status": "superseded", "supersedes": draft.supersedes}
-    if before:
-        return reply | {"status": "superseded", "supersedes": before.id, "was": before.text}
-    return reply
-
-
-def _duplicate(call: Call, record: Record, draft: Draft) -> dict[str, Any]:
-    """Report that a record is known; if it is said to replace another one, both say so now."""
-    reply = {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
-    if not draft.supersedes:
-        return reply
-    call.memory.supersede_by(draft, record)
-    return reply | {"supersedes": draft.supersedes}
-
-
-def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:
-    """Return the sources of records in the shared memory; the owner there is a user here."""
-    unknown = {record.id: Source("other") for record in records}
-    if not records or call.memory.shared is None:
-        return unknown
-    try:
-        found = call.memory.shared.ask(lambda there: there.sources(records))
-    except HoldfastError:
-        return unknown
-    return {
-        each: msgspec.structs.replace(source, trust="user") if source.trust == "owner" else source
-        for each, source in found.items()
-    }
 
 
 def _hit(hit: Hit, source: Source) -> dict[str, Any]:

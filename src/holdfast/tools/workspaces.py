@@ -240,7 +240,7 @@ def retrieve_learnings(
     filters: Annotated[LearningFilters | None, "tags, category; archived: true adds those of earlier years"] = None,
     budget: Annotated[Natural, "most tokens of decisions and lessons; 0 is no limit"] = BUDGET,
 ) -> dict[str, Any]:
-    """Read the decisions to respect and the lessons not to learn twice, before you decide, and before you save one."""
+    """Read the decisions to respect and the lessons learned, before you decide, and before you save one."""
     given = filters or LearningFilters()
     return call.runner.knowledge.learnings(
         _scope(call, scope), _list(given.tags), given.category or "", given.archived, budget
