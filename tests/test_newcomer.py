@@ -14,6 +14,7 @@ import pytest
 from tools.reference import every_command
 
 import fork_server
+import holdfast
 from holdfast.cli.main import cli
 from terminal import on_terminal
 
@@ -226,3 +227,21 @@ def test_plain_text_for_an_agent_with_a_shell(home: pathlib.Path) -> None:
     assert run("recall", "wombat", "--plain", home=home).stdout == "Nothing relevant.\n"
     assert "on Tuesdays." in run("get", made["id"], "--plain", home=home).stdout
     assert run("get", "nothing", "--plain", home=home).stderr.startswith("There is no record")
+
+
+def test_remember_and_recall_leave_the_traces_of_the_tools(root: pathlib.Path) -> None:
+    """So `holdfast usage` counts what an agent with a shell does; a failure is traced too."""
+    for words in (
+        ("remember", "We ship on Tuesdays.", "--title", "Ship"), ("recall", "when do we ship?"), ("recall", "giraffe"),
+        ("recall", "ship", "--scope", "nowhere"),
+    ):  # fmt: skip
+        fork_server.run([sys.executable, "-m", "holdfast", *words, "--root", str(root)], capture_output=True)
+    with holdfast.open(root) as memory:
+        traces = {
+            (one.title, bool(one.fields["success"])): one.fields
+            for one in memory.every(holdfast.Query(kinds=("trace",)))
+        }
+        used = memory.usage()
+    assert traces.keys() == {("remember", True), ("recall", True), ("recall", False)}
+    assert [one.title for one in used.recalled] == ["Ship"]
+    assert [one.query for one in used.unanswered] == ["giraffe"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -22,20 +23,40 @@ from holdfast.cli.main import (
     read_stdin,
     scope_option,
 )
-from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.errors import Damaged, HoldfastError, Invalid, Unavailable
 from holdfast.formats.prompts import QUOTED
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query, parse
-from holdfast.model.records import DEFAULT, Receipt
+from holdfast.model.records import DEFAULT, Receipt, Scope
 from holdfast.model.times import local
 from holdfast.recall.answers import Hit
 from holdfast.roots import is_address, make_root, set_up
 from holdfast.storage.writer import draft
 
+if TYPE_CHECKING:
+    from holdfast.memory import Memory
+
 _ALL = "holdfast verify lists them all"
 _LAYER = click.Choice(["hot", "warm", "cold"])
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
+
+
+@contextlib.contextmanager
+def _traced(memory: Memory, tool: str, scope: str | Scope | None, **params: Any) -> Iterator[dict[str, Any]]:
+    """Leave the trace that the tool of this name would leave; yield what is added to it."""
+    from holdfast.memories.workspaces import Trace, Traces
+
+    begin, more = time.perf_counter(), dict[str, Any](params={name: value for name, value in params.items() if value})
+    try:
+        more["workspace"] = memory.scopes.resolve(scope or DEFAULT).path
+        yield more
+    except HoldfastError as error:
+        more |= {"success": False, "error": str(error)}
+        raise
+    finally:
+        ms = round((time.perf_counter() - begin) * 1000, 3)
+        Traces(memory).add(Trace(tool=tool, ms=ms, **more))
 
 
 def _complete_kind(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -115,7 +136,10 @@ def put(words: Sequence[str], kind: str, key: str, identifier: str, **given: Any
             return
         if KINDS[kind].shape != "line" or given["scope"]:
             given["scope"] = memory.scopes.resolve(given["scope"] or DEFAULT)
-        reply = corrections.remember(memory, draft(kind=kind, text=text, fields=fields, **given), key)
+        made = draft(kind=kind, text=text, fields=fields, **given)
+        with _traced(memory, "remember", made.scope, kind=kind, title=made.title, key=key, text=text) as trace:
+            reply = corrections.remember(memory, made, key)
+            trace["result"] = f"{reply['status']}: {reply['where']}"
     reply["path"] = reply.pop("where")
     show.json_and_exit(reply)
     show.receipt(Receipt(reply["status"], reply["id"], reply["path"]))
@@ -174,7 +198,9 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
     with open_root() as memory:
         given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
-        found = memory.find(query, above=True, associate=len(parse(query).tokens) > 1, **given)
+        with _traced(memory, "recall", given["scope"], query=query) as trace:
+            found = memory.find(query, above=True, associate=len(parse(query).tokens) > 1, **given)
+            trace |= {"read": True, "ids": [hit.record.id for hit in found], "result": f"{len(found.hits)} found"}
         own = memory.sources(hit.record for hit in found if not hit.store)
         theirs = memory.shared.sources([hit.record for hit in found if hit.store]) if memory.shared else {}
     hits = [(hit, (theirs if hit.store else own)[hit.record.id]) for hit in found]
