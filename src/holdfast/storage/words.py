@@ -32,9 +32,9 @@ LINES = {name for name, row in KINDS.items() if row.shape == "line" and not row.
 IN_ORDER = tuple(name for name in KINDS if name in LINES and KINDS[name].searchable)
 NAME, LINK, TAG = 1, 2, 3
 COMMON = 200
-"""A name that more matching records share than this relates none of them."""
+"""A name shared by more matching records than this relates none of them."""
 MOST = 5_000
-"""A name that more records share than this is not even filtered."""
+"""For a name shared by more records than this, the filter is not evaluated."""
 _ENOUGH, _MANY = 500, 2_000
 """Rarer words are enough to find records by when so many contain one; together with the next word, it may be more."""
 Run = tuple[str, ...]
@@ -106,7 +106,7 @@ def tagged(tags: tuple[str, ...]) -> str:
 
 
 class Names(NamedTuple):
-    """What ties a record to others."""
+    """The names, links and tags that relate a record to others."""
 
     own: list[str]
     """The names that links use for it."""

@@ -90,7 +90,7 @@ def placeholders(values: Sized) -> str:
 
 
 class Questions:
-    """What an index can be asked."""
+    """The queries of an index."""
 
     def __init__(self, settings: Search) -> None:
         self._settings = settings
@@ -262,7 +262,7 @@ class Questions:
         return str(found or "")
 
     def by_op(self, op_id: str) -> list[Applied]:
-        """Return what was done under an op_id."""
+        """Return the effects of an op_id."""
         found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
         marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
         return found + [Applied(path, target, marks=True) for path, target in marks]
@@ -290,7 +290,7 @@ class Questions:
         return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
-        """Return what could not be read, in all files or at or below these places."""
+        """Return the problems in all files, or at or below these places."""
         condition, values = at_or_below(below)
         with self._using() as db:
             rows = db.execute(
@@ -408,7 +408,7 @@ def quoted(run: Run) -> str:
     return '"' + " ".join(run) + '"'
 
 
-# what ranking needs
+# the input of ranking
 
 _NEIGHBOUR = (
     "(SELECT o.row FROM records o INDEXED BY records_talk WHERE o.file = r.file AND o.session = r.session"

@@ -1,6 +1,6 @@
 """One tenant's part of a database: messages and transactions with its role, its tenant and its scope.
 
-Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
+Rows have ids that the client made, and an existing row is not added again. So a message that was lost, or
 whose answer was lost, is sent again without harm, for a bounded time.
 
 One program at a time sets up a database, and never over the tables of a newer one. The tables and functions are in
@@ -438,7 +438,7 @@ def _is_ours(error: psycopg.Error) -> bool:
 
 def _unconfirmed(what: str) -> Unavailable:
     fault = f"{what} is saved on the server, but no standby has confirmed it."
-    return Unavailable(fault, "Check the standbys, and whether it is there, before you try again.")
+    return Unavailable(fault, "Check the standbys, and whether the record exists, before you try again.")
 
 
 # access tokens
@@ -501,7 +501,7 @@ class DatabaseHealth(msgspec.Struct, frozen=True):
     standbys: int
     """Servers that replicate this one, as far as this login may see them."""
     behind_seconds: float
-    """How far a standby is behind."""
+    """The replication lag of a standby."""
 
 
 def check_health(database: Database) -> DatabaseHealth:

@@ -1,7 +1,8 @@
 """Rows of the table `record`: made from documents, sections and log entries, and read back as records and lines.
 
 An entry is stored as its text and, in `more`, its other fields in their order, so that a log is exported as it was
-written. A document is stored verbatim. What cannot be text in a database (NUL, invalid UTF-8) is kept in `raw`.
+written. A document is stored verbatim. Bytes that a database cannot store as text (NUL, invalid UTF-8) are kept in
+`raw`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
 FILE, PAGE, LOG = "file", "page", "log"
-"""The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
+"""The kinds of rows that are not records: other files, pages of sections, entries of other logs."""
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 LETTER = 3
-"""The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
+"""The position of the letter in a lexeme that gives its type: w a word, f a word of another program, n l t a tie."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
-"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
+"""Kinds of unusable rows: a damaged line, an entry with a fault, half of a pair; and the same in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
@@ -391,7 +392,7 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
 
 
 def problems_of(row: Stored, place: Place | None) -> list[Problem]:
-    """Return what is wrong with a row that is about PROBLEM."""
+    """Return the problem of a row that is about PROBLEM."""
     if row.kind == LOG or place is None or place.kind.shape == "line":
         return [problem_of(row)]
     return list(parsing.page(place, row.document).problems)

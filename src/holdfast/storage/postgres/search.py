@@ -57,7 +57,7 @@ _RANKS = sorted(
     for titles in range(8)
     for texts in range(200)
 )
-"""The ranks of all small numbers of occurrences, and what they count as.
+"""The ranks of all small numbers of occurrences, and their counts.
 
 `ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
 """
@@ -101,7 +101,7 @@ class Matches(NamedTuple):
 
 
 class Searcher:
-    """Asks one tenant's rows, and makes their vectors. `load` returns the records of rows."""
+    """Queries one tenant's rows, and makes their vectors. `load` returns the records of rows."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Searcher:
         self.fills = False
         """Are vectors made in a thread when many are missing?"""
         self._has_graph: bool | None = None
-        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
+        """Does the database have a graph, and this tenant many vectors? None if unknown."""
 
     def close(self) -> None:
         if filler := self._threads.get("embedding"):
@@ -371,7 +371,7 @@ class Searcher:
             self._database.write("The vectors", [(sql("note_vectors"), noted)], durable=False)
 
 
-# what statements are made of
+# parts of statements
 
 
 def _stemmed(run: Run) -> Run:
