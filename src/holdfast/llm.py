@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 _LEAST_TEXT = 50
-"""Tokens of text below which a call is not worth its prompt."""
+"""The fewest tokens of text for which a call is made."""
 _ANY_COUNT = 10**9
 _MAX_ANSWER = 1 << 20
 """Bytes of an answer."""
@@ -119,7 +119,7 @@ class LanguageModel:
         if status in (401, 403):
             return f"Check the key in the variable {self._settings.key_env} of the environment."
         if 300 <= status < 400:
-            return "Redirects are not followed: set url in [model] to the target."
+            return "No redirects are followed: set url in [model] to the target."
         return _LATER if status >= 500 or status == 429 else "Check url and name in [model]."
 
 

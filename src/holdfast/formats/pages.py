@@ -101,7 +101,7 @@ def paragraph(lines: list[str]) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Cut a text after a whole sentence, or after a whole word when not even one sentence fits."""
+    """Cut a text after a whole sentence, or after a whole word if no sentence fits."""
     if len(text) <= most:
         return text
     ends = [found.end() for found in _SENTENCE.finditer(text, 0, most + 1) if found.end() <= most]

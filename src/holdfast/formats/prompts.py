@@ -57,7 +57,7 @@ _JOINING = regex(
 _SPACELESS = regex(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
 _SLASH = regex(r"\s*/\s*")
 _LEAST = 8
-"""Tokens below which the beginning of a text is not worth showing."""
+"""The beginning of a text is left out if it has fewer tokens."""
 
 
 # Messages of a chat bot
@@ -210,7 +210,7 @@ class PromptPart(msgspec.Struct, frozen=True):
     share: int
     """Percent of the budget; unused tokens go to the other parts, in order."""
     more: str
-    """Where to see the rest."""
+    """The command that shows the rest."""
     quoted: bool = False
     """It is stored text, not instructions of the owner."""
     gap: str = "\n"
@@ -336,7 +336,7 @@ def _fill(part: PromptPart, pieces: Sequence[Piece], room: int) -> _Filled:
         spent += cost
         shown.append(made)
     most = left = room - spent
-    while pieces and not shown and most >= _LEAST:  # less of it would not be worth showing
+    while pieces and not shown and most >= _LEAST:  # a shorter part would not be useful
         made = _rendered(part, msgspec.structs.replace(pieces[0], text=head(pieces[0].text, most)))
         cost = count_tokens(made + part.gap)
         if cost <= left:

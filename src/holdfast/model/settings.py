@@ -332,7 +332,7 @@ def _share(given: dict[str, Any], name: str, tables: tuple[str, str], source: st
 
 
 def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:
-    """Name the first invalid setting, where it was set, and its valid choices if it has any."""
+    """Report the first invalid setting, its source, and its valid choices if it has any."""
     for section, field in _fields():
         values = given.get(section)
         if not isinstance(values, dict) or field.name not in values:

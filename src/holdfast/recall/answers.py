@@ -24,7 +24,7 @@ from holdfast.storage.results import Filter, Pool, Tied
 
 SNIPPET = 320
 _LONGEST_CHAIN = 20
-"""How many records may supersede each other one after the other."""
+"""The longest chain of records that supersede each other."""
 _FILTERED = "A filter excludes it."
 
 
@@ -75,7 +75,7 @@ class Candidates(msgspec.Struct, frozen=True):
     """Return the records of rows, which are numbers of this state of the memory."""
     related: Callable[[list[Hit]], list[list[Tied]]] = lambda hits: [[] for _ in hits]
     store: Callable[[int], str] = lambda _row: ""
-    """Which memory a row is from."""
+    """The memory of a row."""
     get: Callable[[str], Record | None] = lambda _id: None
     """Return a record by its id, None if it does not exist."""
     as_of: str = ""
@@ -166,7 +166,7 @@ def choose(found: Candidates, query: Query, weights: Search) -> list[Hit]:
             because = (*one.because, f"supersedes {record.id}")
             current.setdefault((one.store, newer.id), Hit(newer, one.score, because=because, store=one.store))
         elif not lapsed(record, query.asked[:10]) or (query.asked and record.fields.get("superseded_by")):
-            current.setdefault(key, one)  # also when it was superseded only later than asked
+            current.setdefault(key, one)  # also if it was superseded after the time of asking
         else:
             late[key] = one
         if len(current) >= query.limit:

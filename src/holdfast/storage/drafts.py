@@ -84,7 +84,7 @@ _OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_b
 
 
 def copied_fields(kind: Kind, record: Record) -> dict[str, Any]:
-    """Return the fields of a log entry that one which replaces it gets as well."""
+    """Return the fields of a log entry that its replacement inherits."""
     return {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
 
 

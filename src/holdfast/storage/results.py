@@ -71,7 +71,7 @@ class Pool(msgspec.Struct, frozen=True):
     """The average number of words per record."""
     candidates: Mapping[int, Candidate] = {}
     after: Mapping[int, int] = {}
-    """Which candidate follows which in the same session."""
+    """The next candidate of each one in the same session."""
 
 
 class Tied(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
     @property
     def next_step(self) -> str:
-        """The next step, "" when all is sound."""
+        """The next step, "" if there is no damage."""
         index = "Rebuild the index: holdfast refresh --rebuild."
         files = (
             "Everything else is still used. Fix the files named here, or restore them from git or a backup; then run"

@@ -127,7 +127,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close everything; derived data is brought up to date where that is quick."""
+        """Close everything; derived data is updated if that is quick."""
 
     @abc.abstractmethod
     def within(self, scope: str) -> Store:
@@ -233,7 +233,7 @@ class Store(abc.ABC):
         return write_log.kept_path(self.layout.memory, version)
 
     def kept_text(self, version: str) -> bytes:
-        """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
+        """Return the text of an earlier version; NotFound if it is not stored, Damaged if it was changed since."""
         found = None
         with contextlib.suppress(NotFound):
             found = self.tree.read(self.kept(version))
@@ -249,7 +249,7 @@ class Store(abc.ABC):
             raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
 
     def _check_marks(self, path: str, data: bytes) -> None:
-        """Refuse a text that would be read as one in which git left a conflict."""
+        """Refuse a text that would be read as a git conflict."""
         place = self.layout.classify(path)
         if place and not place.kind.write_once and (line := markdown.conflict_in(data)):
             raise Invalid(f"Line {line} begins what looks like a merge conflict.", "Put it into a code block: ```")
@@ -274,9 +274,9 @@ class Store(abc.ABC):
         self.append(self.write_log, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
 
     def applied(self, op_id: str, path: str) -> Receipt | None:
-        """Return the receipt of what an op_id did to a document before, None when it did nothing.
+        """Return the receipt of the earlier write of an op_id to a document, None without one.
 
-        It did if its write was logged, or if the document got the announced version.
+        A write took place if it was logged, or if the document got the announced version.
         """
         if not op_id:
             return None
@@ -553,11 +553,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def watch(self) -> None:
-        """Follow changes as they happen, so that a search need not check every file."""
+        """Watch for changes, so that a search need not check every file."""
 
     @abc.abstractmethod
     def purge(self) -> None:
-        """Make derived data again, so that no byte of forgotten text is left in it."""
+        """Recreate derived data, so that no byte of forgotten text remains in it."""
 
     @abc.abstractmethod
     def follow(self) -> Feed:

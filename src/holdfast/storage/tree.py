@@ -1,4 +1,4 @@
-"""The files of a memory: documents and logs as paths and bytes, large values, and the scopes that folders are.
+"""The files of a memory: documents and logs as paths and bytes, large values, and scopes as folders.
 
 A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written whole
 from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
@@ -67,7 +67,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A file at one moment: `chunks` yields exactly `size` bytes, once."""
+    """A snapshot of a file: `chunks` yields exactly `size` bytes, once."""
 
     size: int
     mtime: int
@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 class Tree(Protocol):
     location: str
-    """The location to show to people."""
+    """The location for display."""
 
     def read(self, path: str, limit: int = 0) -> Document:
         """Return a document; NotFound if it does not exist, OverBudget if it is larger than `limit`."""
@@ -126,7 +126,7 @@ class Tree(Protocol):
         """Return the names of the folders directly in a folder, sorted; [] when it does not exist."""
 
     def folder_stamp(self, folder: str) -> int:
-        """Return a number that changes when a file in a folder appears or vanishes; 0 without the folder."""
+        """Return a number that changes when a file in a folder is added or removed; 0 without the folder."""
 
     def make_folder(self, folder: str) -> None:
         """Make a folder and its parents; a database has no folders and does nothing."""
@@ -147,7 +147,7 @@ class Folder(Tree, Protocol):
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         """Create a file from pieces; it appears when it is complete and never replaces another.
 
-        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
+        With `durable=False` it becomes durable with `settle`, for many files that are valid only together.
         """
 
     def settle(self) -> None:

@@ -246,9 +246,9 @@ def release(fd: int) -> None:
 
 
 def claim(fd: int, name: str, kind: int = fcntl.F_WRLCK) -> bool:
-    """Lock the byte of an open file that belongs to a name; False when another open file has it locked.
+    """Lock the byte of an open file for a name; False when another open file has it locked.
 
-    The lock ends with the open file, or with `fcntl.F_UNLCK`. Where a system has no such lock, every name is locked.
+    The lock ends with the open file, or with `fcntl.F_UNLCK`. Systems without such locks report every name as locked.
     """
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return False
@@ -275,7 +275,7 @@ def read_all(fd: int) -> bytes:
 
 
 def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
-    """Read a file when no program has it open for writing any more; wait so many seconds for that at most.
+    """Read a file once no program has it open for writing; wait at most so many seconds for that.
 
     Linux grants a read lease only if no process has the file open for writing.
     """

@@ -83,7 +83,7 @@ class SqliteIndex(search.Questions):
                 raise Unusable(f"the index cannot be written: {error}") from None
 
     def _open(self) -> apsw.Connection:
-        """Return the connection to the current index; open it again when it was replaced."""
+        """Return the connection to the current index; open it again if it was replaced."""
         if self._db is not None and (not self.folder or self._db.in_transaction or self._is_reading()):
             return self._db
         if not self.folder:
@@ -184,7 +184,7 @@ class SqliteIndex(search.Questions):
         return self._other or self
 
     def generation(self) -> str:
-        """Return the id of this index; a rebuilt one has another."""
+        """Return the id of this index; a rebuilt one has a new id."""
         if not self.folder:
             return ""
         return self._name if self._is_reading() and self._db is not None else self._current()
@@ -237,7 +237,7 @@ class SqliteIndex(search.Questions):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lock the folder of the index, which is made if needed, but not the root above it, which may be gone."""
+        """Lock the folder of the index, which is created if needed, but not the root above it, which may not exist."""
         if not self.folder:
             yield
             return
@@ -256,7 +256,7 @@ class SqliteIndex(search.Questions):
             os.close(fd)
 
     def _rebuilt(self) -> Iterator[SqliteIndex]:
-        """Yield an empty index in a new file, then replace this one by it."""
+        """Yield an empty index in a new file, then replace this one with it."""
         fresh = SqliteIndex(self.folder, self._identity, self._settings)
         name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
         path, temporary = os.path.join(self.folder, name), os.path.join(self.folder, f"{_CURRENT}-{name}")
@@ -300,7 +300,7 @@ class SqliteIndex(search.Questions):
 
 
 def identity_of(settings: Settings) -> str:
-    """Return a hash of everything that decides how files are read; another one means another index."""
+    """Return a hash of everything that affects how files are read; with a different hash, the index is rebuilt."""
     known = [settings.paths, settings.limits, list(KINDS.values()), time.tzname, time.timezone]
     return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
@@ -323,7 +323,7 @@ def _is_cut(path: str) -> bool:
 
 
 def delete(path: str) -> None:
-    """Delete a database; its log goes first, which a new database of this name would read."""
+    """Delete a database; its log is deleted first, because a new database of this name would read it."""
     for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(OSError):
             os.unlink(path + suffix)

@@ -70,7 +70,7 @@ class IndexSync:
         self._watcher: Watcher | None = None
         self._early = threading.Thread(target=self._index_early, name="holdfast-indexing", daemon=True)
         self._closed = threading.Event()
-        self._checked, self._check_after = "", 0.0  # of all files, where no events come
+        self._checked, self._check_after = "", 0.0  # of all files, without events
         self._generation = ""
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class IndexSync:
             self.peek(lambda index: self._refresh_into(index, below), path)
 
         def question(index: SqliteIndex) -> tuple[dict[str, Seen], str, list[Applied]]:
-            # asked first: a line that is added in between is then found twice rather than never
+            # queried first: a line that is added in between is then found twice instead of never
             generation, seen = index.generation(), index.seen(below if op_id else (path,))
             order = index.last_order(path, target) if target and path in seen else ""
             read = index.by_op(op_id) if op_id else []
@@ -228,7 +228,7 @@ class IndexSync:
         """Check every file below these places, or below all roots, and index the changed ones."""
         if not below:
             return self.catch_up("/", progress=progress)
-        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
+        if self.index.folder and not self.index.generation():  # an empty index: no need to read everything
             with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
                 pass
         return self._refresh_into(self.index, below, progress)
@@ -254,7 +254,7 @@ class IndexSync:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
             self._watcher = Watcher(folder, self._layout.roots)
-            turns = self._turns  # a forked child must not find it taken by a thread that it does not have
+            turns = self._turns  # a forked child does not have the thread that may have locked it
             os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
             self._early.start()
             self.refresh_below(())
@@ -320,7 +320,7 @@ class IndexSync:
             done.problems += refresh.vanished(self.tree, index)
 
     def vanished(self) -> list[Problem]:
-        """Report files that vanished at once and perhaps should be there."""
+        """Report files that vanished at once and may be missing by mistake."""
         return refresh.vanished(self.tree, self.index)
 
 

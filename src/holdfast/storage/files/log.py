@@ -1,7 +1,7 @@
 """Logs: their lines, their locked end, recent appends of this process, cursors, and imported lines.
 
 Lines are read forwards and backwards with bounded memory. A line longer than allowed is skipped and marked as cut; a
-last line without a newline is marked as not whole: it may be an unfinished write and is not damage. A cursor is the
+last line without a newline is marked as incomplete: it may be an unfinished write and is not damage. A cursor is the
 position up to which a log was read: reading continues there if the bytes before it are unchanged, and otherwise from
 the start. A log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once per damage.
 """
@@ -132,7 +132,7 @@ def backwards(fd: int, size: int, longest: int) -> Iterator[Line]:
 
 
 def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
+    """Yield so many bytes of an open log, with every line changed that is short enough to be read."""
     for line in forwards(fd, 0, size, longest):
         if line.cut:
             yield from chunks(fd, line.end - line.offset, line.offset)
@@ -257,7 +257,7 @@ def _continues(tree: FileTree, path: str, cursor: Cursor, stamp: Stamp) -> bool:
 
 
 def checksum(tree: FileTree, path: str, offset: int) -> int:
-    """Return a checksum of the bytes before an offset, -1 when they are gone."""
+    """Return a checksum of the bytes before an offset, -1 if they no longer exist."""
     try:
         return tree.fingerprint(path, max(0, offset - WINDOW), offset)
     except NotFound:
@@ -322,7 +322,7 @@ def copies(tree: FileTree, path: str) -> Iterator[str]:
 
 
 def _key(line: Line) -> tuple[int, bytes]:
-    """Return what identifies a line: its length, and its text unless it is too long."""
+    """Return the identity of a line: its length, and its text unless it is too long."""
     return line.end - line.offset, line.data
 
 
@@ -439,7 +439,7 @@ class Importer:
                 self._ids, offset = set(), 0
             self._ids.update(key for line in end.lines(offset) for key in jsonl.keys(line))
             self._read = path, end.size, checksum(self._tree, path, end.size)
-            # into an empty log everything is copied, so that it becomes the same byte by byte, blank lines too
+            # an empty log becomes an exact copy, blank lines included
             new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 

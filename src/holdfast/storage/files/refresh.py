@@ -222,13 +222,13 @@ class Refresher:
         return self.tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
     def _touch(self, index: SqliteIndex, path: str, seen: Seen) -> None:
-        """Record the check, if it was late enough for the stamp to prove something."""
+        """Record the check, unless it was too early for the stamp to be proof."""
         if _settled(seen, seen.stamp):
             with contextlib.suppress(Busy), index.writing() as db:
                 db.execute("UPDATE files SET seen = ? WHERE path = ?", (rows.seen_out(seen), path))
 
     def _arrived(self, seen: Seen) -> bool:
-        """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
+        """Is a separate file of this log readable now that was missing or locked before?"""
         for ref in seen.missing:
             try:
                 self.blob(ref)
@@ -286,10 +286,10 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
-    """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
+    """Record that many of these files vanished: an unmounted folder is more likely than a deletion."""
     gone = [path for path in paths if _is_gone(tree, path)]
     lost = sum(index.count(path, "") for path in gone)
-    if not lost:  # files that never were, such as the log of summaries before the first one
+    if not lost:  # files that never existed, such as the log of summaries before the first one
         return
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
@@ -328,7 +328,7 @@ def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
 
 
 def _is_gone(tree: FileTree, path: str) -> bool:
-    """Was a file removed? One that cannot be reached, or that a link has replaced, was not."""
+    """Was a file removed? False if it is unreachable or was replaced by a link."""
     try:
         return tree.stat(path) is None
     except (Unavailable, Invalid):
@@ -353,7 +353,7 @@ def verify(
     """
     seen, held = index.snapshot()
     done = Refreshed()
-    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # read on request, as far as it was
+    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # files that are only read on request
     stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
         refresher.one(scratch, path, done, seen[path].offset if path in seen else None)

@@ -23,9 +23,8 @@ from holdfast.storage.words import TITLE, TOKENIZER
 VERSION = 16
 BUSY_MS = 5_000
 WORDS = ("words", "other_words")
-"""The full-text tables: of what every search reads, and of kinds that are searched only on request, such as traces.
-
-Those are many, and must not change how rare a word is."""
+"""The full-text tables: one for the kinds of every search, and one for kinds that are searched only on request, such as
+traces. Those are many, and must not change how rare a word is."""
 TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 _TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 _LOW64 = (1 << 64) - 1
@@ -85,7 +84,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     stamp: Stamp
     looked: int
-    """When, in nanoseconds; a stamp as young as the check proves nothing."""
+    """When, in nanoseconds; a stamp as recent as the check proves nothing."""
     version: str = ""
     """Of a document."""
     offset: int = 0

@@ -319,7 +319,7 @@ class Questions:
         return [Problem(*row) for row in self._rows(sql, (f"{markdown.CONFLICT}%",))]
 
     def hidden_in(self, path: str) -> dict[str, bool]:
-        """Return for each id or key with marks in a log whether the newest mark hides it."""
+        """Return, for each id or key with marks in a log, whether the newest mark hides it."""
         sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
         return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
 
@@ -329,7 +329,7 @@ class Questions:
         return {identifier for (identifier,) in self._rows(sql, (path,))}
 
     def noted(self, name: str) -> str:
-        """Return a note, "" when there is none."""
+        """Return a note, "" if there is none."""
         found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return str(found[0][0] or "") if found else ""
 
@@ -468,7 +468,7 @@ def _total(sizes: bytes | None) -> int:
 
 
 def _having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
-    """Return the rows of each tie that pass the filter; none when a tie has too many to mean anything."""
+    """Return the rows of each tie that pass the filter; none if a tie has too many to be meaningful."""
     condition, values = conditions(where)
     rows: Iterable[Row] = db.execute(
         "WITH asked AS MATERIALIZED (SELECT value ->> 0 AS way, value ->> 1 AS name FROM json_each(?) WHERE"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _NOTHING = Known()
 _TARGET = regex(rb'"path": ?"([^"]*)')
 _RAREST = 12
-"""How many words of a new record find similar ones."""
+"""The number of words of a new record that are used to find similar ones."""
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 P = ParamSpec("P")

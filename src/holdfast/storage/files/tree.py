@@ -124,7 +124,7 @@ class Files:
             os.fsync(folder)
 
     def _extend(self, folder: int, path: str, data: bytes, expect: str) -> bool:
-        """Append to a document in place, so that a program that adds to it at this moment loses nothing.
+        """Append to a document in place, so that a program that appends at the same time loses nothing.
 
         False when `data` is not this version and more lines, or when the file has a second name or may not be written.
         """
@@ -398,7 +398,7 @@ class Files:
             yield from logs.backwards(fd, os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
-        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
+        """Continue a checksum over the bytes between two offsets; -1 if some are missing."""
         with self._opened(path) as fd:
             try:
                 for chunk in logs.chunks(fd, end - start, start):

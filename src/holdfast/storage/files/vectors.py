@@ -235,7 +235,7 @@ class Vectors:
 
     def _find_missing(self, index: SqliteIndex, model: Embedder) -> dict[int, int]:
         """Update the rows without a vector and return them; only the first call checks all rows."""
-        if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are of no use any more
+        if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are no longer used
             self._last = 0
         last, first = index.last_row(), not self._last
         known, self._missing = {} if first else self._missing, {}

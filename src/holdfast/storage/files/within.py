@@ -47,7 +47,7 @@ class ScopedTree:
         return folder in (self._writes, self._traces) and bool(_MONTH.match(name))
 
     def _is_about_us(self, path: str, line: bytes) -> bool:
-        """Is a line of a shared log about this scope? One that cannot be read is not."""
+        """Is a line of a shared log about this scope? False for an unreadable line."""
         values = jsonl.parse(line)
         if not isinstance(values, list) or not values:
             return False

@@ -97,7 +97,7 @@ class Address(msgspec.Struct, frozen=True):
     shown: str
     """For people, without a password."""
     bare: str
-    """The address without its secrets, which opens the same memory when they come from elsewhere."""
+    """The address without its secrets; it opens the same memory if the environment provides them."""
     secret: bool = False
     """The address contained a secret."""
 
@@ -455,6 +455,7 @@ def mapped(error: psycopg.Error, what: str, waits: Waits) -> HoldfastError:
         case pg.ProgramLimitExceeded():
             return Invalid(f"{what[:80]}… is too long for a database.", "Shorten it.")
     if error.sqlstate is None or isinstance(error, _DISCONNECTED):
-        return RootGone(f"{what}: the database connection was lost.", "The operation was not confirmed; try again.")
+        fault = f"{what}: the connection to the database was lost."
+        return RootGone(fault, "The operation was not confirmed; try again.")
     fault = f"{what}: the database refused ({error.sqlstate}): {error.diag.message_primary or 'no reason given'}."
     return Unavailable(fault, "The operation was not confirmed; see the server's log.")

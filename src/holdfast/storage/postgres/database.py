@@ -201,7 +201,7 @@ def set_up(connection: Connection) -> None:
 
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
-    """Create the table of vectors, if it is missing; return the reason where that is impossible."""
+    """Create the table of vectors, if it is missing; return the reason if that is impossible."""
     there = f"{_TABLE} AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'vector')"
     if connection.execute(there, ["embedding"]).fetchone():
         return None
@@ -351,7 +351,7 @@ class Database:
     ) -> list[list[TupleRow]]:
         """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it.
 
-        The message is sent again where that may help.
+        The message is sent again if that may help.
         """
         given: list[Statement] = [
             (text, {"tenant": self.tenant, **values} if isinstance(values, dict) else values)

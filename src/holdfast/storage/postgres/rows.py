@@ -39,7 +39,7 @@ _VECTOR_BYTES = 1_000_000
 _MOST_POSITIONS = 255
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _ESCAPE = "\ue000"
-"""Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
+"""An escape: with `n` it is a NUL in a field of an entry, which a database cannot store; with `e` it is itself."""
 _ESCAPE_BYTES = _ESCAPE.encode()
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -73,15 +73,15 @@ class Row(msgspec.Struct):
 
 
 def sent(rows: Sequence[Row]) -> str:
-    """Return rows as JSON, the form in which the functions of the database take them."""
+    """Return rows as JSON for the functions of the database."""
     return _encode(rows).decode()
 
 
-# texts that a database takes
+# texts that a database accepts
 
 
 def short(text: str, most: int = _LONGEST_KEY) -> str:
-    """Return a text as it is compared in a database, which takes no NUL and no long keys."""
+    """Return a text as it is compared in a database, which allows no NUL and no long keys."""
     if len(text) * 4 > most and len(text.encode("utf-8", "replace")) > most:
         text = text[: most // 8] + "…" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return plain(text)
@@ -95,7 +95,7 @@ def plain(text: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return a path, or refuse one that a file could not have either, or that is too long for an index."""
+    """Return a path, or refuse one that no file can have, or that is too long for an index."""
     names.check_path(path)
     if len(path.encode()) > _LONGEST_PATH:
         raise Invalid(f"{path[:80]!r}… is too long for a path.", "Use shorter names.")
@@ -282,7 +282,7 @@ def _spoken(place: Place, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _more(value: dict[str, Any], identifier: str) -> msgspec.Raw:
-    """Return the fields of an entry as JSON: without its id where that is the row's, with null where it has none."""
+    """Return the fields of an entry as JSON: without its id if that is the row's, with null if it has none."""
     if "id" not in value:
         value = {"id": None, **value}
     elif value["id"] == identifier:

@@ -46,7 +46,7 @@ _K, _B = 1.2, 0.75
 _ONE = 4 * 1.64493406685
 """Scales `ts_rank` so that one word in a text is 1, and one in a title is 4."""
 _RANKED = 6_000
-"""Of words that are in more records than this taken together, the most common only rank what the rarer ones find."""
+"""The rarest words with at most so many records in total find records; the other words only rank them."""
 _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
@@ -69,7 +69,7 @@ _COUNT_AT = 500
 STAT = "INSERT INTO holdfast.stat (tenant) VALUES (%(tenant)s) ON CONFLICT DO NOTHING"
 COUNT_WORDS: list[Statement] = [(STAT, {}), ("SELECT holdfast.count_words(1)", {})]
 _MANY = 20_000
-"""From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
+"""With more vectors than this, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 _CONTENT = functools.reduce(
     lambda text, name: text.replace(name, f"CASE WHEN r.small THEN {name} END"), ("r.text", "r.more::text"), READ
 )

@@ -56,9 +56,9 @@ from holdfast.storage.write_log import check_save_points
 
 T = TypeVar("T")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
-"""Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
+"""Kinds whose logs are read whole before an append, so appends to them wait for each other."""
 LEASE_SECONDS = 30.0
-"""How long a run outlives the last sign of life of its process; a live one renews it three times in that time."""
+"""How long the lease of a run lasts; a live process renews it three times in that time."""
 _POLL_SECONDS = 0.25
 _PAGE = 1_000
 _MOST_WRITERS = 10_000
@@ -299,7 +299,7 @@ class PgStore(Store):
         return rows
 
     def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool, *, plain: bool) -> None:
-        """Insert new entries in one message: by plain statements where nothing has to be decided."""
+        """Insert new entries in one message: by plain statements if no condition has to be checked."""
         first = rows[0]
         decided = unless is not None or first.kind in _FOLDED or any(_is_mark(row) for row in rows)
         if plain and not decided and len(rows) <= len(_INSERT):
@@ -373,11 +373,11 @@ class PgStore(Store):
                 if twin and (twin.more, twin.text) != (row.more, row.text):  # another entry of the same id
                     rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                     continue
-                if foreign and row.live:  # turns are in the order of their lines, whatever times they have
+                if foreign and row.live:  # turns are in the order of their lines, not of their times
                     last = max(id_ms(row.id), last + 1)
                     row.id = derived_id(last, str(row.key).encode())
                 elif not foreign and isinstance(op, str) and op not in ops and not value.get("intent"):
-                    ops.add(op)  # a write that was only announced may never have happened
+                    ops.add(op)  # a write that was only announced may not have taken place
                     row.op = self._op(op) or None
                 if row.live and row.key and not foreign:
                     newest[row.key] = max(newest.get(row.key, ""), row.id)
@@ -496,7 +496,7 @@ class PgStore(Store):
         return [(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
 
     def _loaded(self, found: Sequence[Stored | str]) -> list[Record | None]:
-        """Return the records of rows; those of which only the id is known are read."""
+        """Return the records of rows; those with only an id are read."""
         missing = self._load([one for one in found if isinstance(one, str)])
         return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
 
