@@ -65,8 +65,13 @@ NOT_RUN = {
 """How the commands begin that the next test leaves out, and why."""
 WITHOUT_A_TERMINAL = re.compile(r"^holdfast (install|push)\b", re.MULTILINE)
 """Commands that ask, and here get `--yes`."""
-BLOCK = re.compile(r"^(?:<!-- test:((?:(?!-->).)*)-->\n)?```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-"""The setup of a block, which is Python that a reader does not see, its language, and its text."""
+OF_THE_USER = ("CLAUDE", "CODEX", "HOLDFAST_", "PG", "XDG_")
+"""Variables that lead to files and memories of the user."""
+BLOCK = re.compile(r"^(?:<!-- test:((?:(?!-->).)*)-->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""The setup of a block, which is Python that a reader does not see, its language, and its text.
+
+A block without a language shows commands after `$ `, and their output.
+"""
 PROGRAM = """import os, subprocess
 def shell(script):
     subprocess.run(["bash", "-euxc", script], stdin=subprocess.DEVNULL, check=True)
@@ -79,10 +84,18 @@ def runnable(script: str) -> str:
     return WITHOUT_A_TERMINAL.sub(r"\g<0> --yes", kept)
 
 
-SNIPPETS = {
-    page: BLOCK.findall(page.read_text(encoding="utf-8"))
-    for page in (TOP / "README.md", *sorted((TOP / "docs/guides").glob("*.md")))
-}
+def snippets(page: pathlib.Path) -> list[tuple[str, str, str]]:
+    """Return the setup, the language and the code of each block."""
+    found = []
+    for setup, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language in ("sh", "python"):
+            found.append((setup.strip(), language, block))
+        elif not language:
+            found.append((setup.strip(), "sh", "\n".join(re.findall(r"^\$ (.*)", block, re.MULTILINE))))
+    return found
+
+
+SNIPPETS = {page: snippets(page) for page in (TOP / "README.md", *sorted((TOP / "docs/guides").glob("*.md")))}
 
 
 @pytest.mark.parametrize("page", [page for page in SNIPPETS if SNIPPETS[page]], ids=lambda page: str(page.stem))
@@ -92,12 +105,13 @@ def test_every_snippet_of_the_page_works(
     """Run the blocks in their order; the Python of a page has one namespace, and an address is that of a real database."""
     parts = [PROGRAM if page.stem == "README" else f"{PROGRAM}shell('holdfast init ~/memory')"]
     for setup, language, block in SNIPPETS[page]:
-        parts += [setup.strip(), f"shell({runnable(block)!r})" if language == "sh" else block]
+        parts += [setup, f"shell({runnable(block)!r})" if language == "sh" else block]
     program = "\n".join(parts)
     if "postgresql://" in program:
         program = re.sub(r"postgresql://[^\"'\s]+", request.getfixturevalue("address"), program)
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"HOME": str(tmp_path), "HOLDFAST_ROOT": f"{tmp_path}/memory", "PATH": path}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_USER)}
+    environment |= {"HOME": str(tmp_path), "HOLDFAST_ROOT": f"{tmp_path}/memory", "HOLDFAST_TRUST": "all", "PATH": path}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
