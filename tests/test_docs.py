@@ -56,7 +56,7 @@ def test_the_picture_of_the_story_shows_the_commands_of_the_readme() -> None:
 
 NOT_RUN = {
     "pip install": "needs a package index",
-    "scripts/demo": "sets up an environment; tests/test_newcomer.py has its parts",
+    "scripts/demo": "sets up an environment; tests/test_examples.py runs the tour",
     "scripts/test": "runs all tests",
     "scripts/bench": "needs a set of questions",
     "holdfast serve": "runs until it is ended",

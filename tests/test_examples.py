@@ -1,4 +1,4 @@
-"""The examples for the SDKs of two vendors, against a real server on this machine with scripted replies."""
+"""The examples run: the tours, and the loops with the SDKs of two vendors against a server with scripted replies."""
 
 from __future__ import annotations
 
@@ -103,3 +103,10 @@ def test_an_agent_loop_remembers_in_one_process_and_recalls_in_the_next(vendor: 
         ("user", f"Remember: {FACT}"), ("assistant", "Noted."),
         ("user", "When do we deploy?"), ("assistant", "On Tuesdays."),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["library", "team", "tour"])
+def test_a_tour_ends_well(name: str, request: pytest.FixtureRequest) -> None:
+    words = [request.getfixturevalue("address")] if name == "team" else []
+    done = subprocess.run([sys.executable, f"examples/{name}.py", *words], cwd=TOP, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr
