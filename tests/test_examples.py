@@ -90,7 +90,7 @@ def test_an_agent_loop_remembers_in_one_process_and_recalls_in_the_next(vendor: 
     )
     assert printed == "On Tuesdays."
     system = first["system"] if vendor == "anthropic" else first["messages"][0]["content"]
-    assert FACT in system, "the prompt has what the task brings to mind"
+    assert "Noted." in system and "_notes/" in system, "the prompt has the exchange, and what the task brings to mind"
     *_, found, _call, refused = map(json.dumps, third["messages"])
     assert FACT in found and "call_2" in found
     assert "There is no tool" in refused and "call_3" in refused, "the model can correct itself"
