@@ -65,7 +65,7 @@ NOT_RUN = {
 """How the commands begin that the next test leaves out, and why."""
 WITHOUT_A_TERMINAL = re.compile(r"^holdfast (install|push)\b", re.MULTILINE)
 """Commands that ask, and here get `--yes`."""
-OF_THE_USER = ("CLAUDE", "CODEX", "HOLDFAST_", "PG", "XDG_")
+OF_THE_USER = ("CLAUDE", "CODEX", "GIT_", "HOLDFAST_", "PG", "XDG_")
 """Variables that lead to files and memories of the user."""
 BLOCK = re.compile(r"^(?:<!-- test:((?:(?!-->).)*)-->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """The setup of a block, which is Python that a reader does not see, its language, and its text.
