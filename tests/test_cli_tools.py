@@ -286,7 +286,7 @@ def test_working_memory_is_not_for_commands(root: pathlib.Path) -> None:
 
 
 def test_nothing_known_and_what_cannot_be_read_are_said_on_a_terminal(root: pathlib.Path) -> None:
-    assert "Nothing is known under that key." in on_terminal("mind", "recall", "nokey", root=root)
+    assert "That key has no value." in on_terminal("mind", "recall", "nokey", root=root)
     answer("mind", "learn", "--key", "tz", "--value", "Porto", root=root)
     with (root / "user/memory/semantic.jsonl").open("a") as file:
         file.write("{torn\n")

@@ -538,7 +538,7 @@ def test_for_a_program_that_is_not_there_no_slot_is_taken(memory: holdfast.Memor
     for words in (("--once",), ()):
         done = scheduled(root, *words, "--command", program)
         assert (done.returncode, done.stdout) == (9, "")
-        assert "is not there, or may not be run" in json.loads(done.stderr)["error"]
+        assert "was not found or is not executable" in json.loads(done.stderr)["error"]
     assert claims(root) == []
     assert [event["event"] for event in events(root)] == ["started", "finished"]
 
@@ -693,7 +693,7 @@ def test_a_waiting_scheduler_sees_jobs_that_are_new(memory: holdfast.Memory, roo
 
 def test_the_commands_on_a_terminal(memory: holdfast.Memory, root: Path) -> None:
     assert "No jobs yet." in on_terminal("jobs", "list", root=root)
-    assert "Nothing was run yet." in on_terminal("jobs", "log", root=root)
+    assert "No job was run yet." in on_terminal("jobs", "log", root=root)
     shown = on_terminal(
         "jobs", "add", "--name", "Tea", "--message", "Make tea.", "--schedule", "0 16 * * *", "--no-enabled", root=root
     )  # fmt: skip

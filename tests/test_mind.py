@@ -72,7 +72,7 @@ def test_the_designs_options_are_accepted_as_objects(memory: holdfast.Memory) ->
     for wrong in ({"opts": {"keep": 3}}, {"opts": {"keepLast": -1}}, {"opts": 3}):
         assert memory.call("memory_compact", {"type": "episodic", **wrong})["success"] is False
     both = memory.call("memory_search", {"type": "episodic", "query": {"last": 2}, "last": 2}, {"sessionId": "s"})
-    assert "A query is some words; last: n is instead of it." in both["error"]
+    assert "A query is text; last: n is instead of it." in both["error"]
     assert memory.call("memory_search", {"type": "episodic", "query": {"first": 2}})["success"] is False
 
 
@@ -838,9 +838,9 @@ def test_no_entry_exceeds_the_window(root: Path, budget: int) -> None:
 def test_a_search_says_what_it_takes(memory: holdfast.Memory) -> None:
     fill(memory, 3)
     neither = memory.call("memory_search", {"type": "episodic"}, {"sessionId": "s"})
-    assert neither["error"].startswith("A query is some words; or give last: n.")
+    assert neither["error"].startswith("A query is text; or give last: n.")
     both = memory.call("memory_search", {"type": "episodic", "query": "run", "last": 2}, {"sessionId": "s"})
-    assert both["error"] == "A query is some words; last: n is instead of it. Give either."
+    assert both["error"] == "A query is text; last: n is instead of it. Give one of them."
     last = ask(memory, "memory_search", {"type": "episodic", "last": 2})
     assert all("score" not in found for found in last)
     assert all("score" in found for found in ask(memory, "memory_search", {"type": "episodic", "query": "run"}))

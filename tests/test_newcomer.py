@@ -40,7 +40,7 @@ def run(*words: str, home: pathlib.Path, text: str = "", **more: str) -> Any:
 
 def test_the_first_write_makes_a_memory_in_the_home_folder_and_says_so_once(home: pathlib.Path) -> None:
     first = run("remember", "We deploy on Tuesdays.", home=home)
-    assert first.returncode == 0 and first.stderr.startswith("Made a memory in ~/.holdfast")
+    assert first.returncode == 0 and first.stderr.startswith("Created a memory in ~/.holdfast")
     assert (home / ".holdfast" / "holdfast.toml").exists()
     assert run("remember", "Tea is at four.", home=home).stderr == ""
     (hit,) = json.loads(run("recall", "deploy", home=home).stdout)["hits"]

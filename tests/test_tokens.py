@@ -182,7 +182,7 @@ def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: s
     assert 'Workspace \\"nowhere\\" not found' in wrong
     for empty in ("", " "):
         wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", empty, fails=True)
-        assert "--scope names nothing" in wrong
+        assert "--scope is empty" in wrong
 
 
 def test_a_folder_has_no_tenants(root: Path) -> None:
@@ -247,7 +247,7 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedT
     for number, write in enumerate(writes):
         if path.startswith("user/memory/writes/kept/") and number == len(writes) - 1:
             continue  # what is replaced is kept there
-        with pytest.raises(Invalid, match="your token is for alpha alone"):
+        with pytest.raises(Invalid, match="your token is only for alpha"):
             write()
 
 
@@ -289,7 +289,7 @@ def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_sc
         assert [line.data for line in lines if not line.veiled] == [mine.strip()]
     size = tree.stat(log)
     for refused in (theirs, mine + theirs, b"{}\n", b"not JSON\n"):
-        with pytest.raises(Invalid, match="your token is for alpha alone"):
+        with pytest.raises(Invalid, match="your token is only for alpha"):
             inside.append(log, lambda _end, data=refused: data)  # type: ignore[misc]
     assert tree.stat(log) == size
     inside.append(log, lambda _end: mine)
@@ -482,7 +482,7 @@ def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
             for given in variants(tool, "alpha"):
                 for where in ({}, context, context | {"runId": "another"}):
                     reply = memory.call(tool.name, given, where, reads_only=True)
-                    assert tool.harmless or "may only read" in reply["error"]
+                    assert tool.harmless or "is read-only" in reply["error"]
         for compartment in ("run", "session", "plan"):
             reply = memory.call("get_memory", {"compartment": compartment}, context, reads_only=True)
             assert "the medlar of a" in reply["text"]
@@ -510,7 +510,7 @@ def test_who_may_only_read_puts_nothing_before_others_by_asking(store: str) -> N
     with library.open(store, writer="cli") as memory:
         fill(memory, "alpha", "the medlar of alpha")
         context = {"workspaceId": "alpha", "sessionId": "s", "goal": planted}
-        assert "may only read" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
+        assert "is read-only" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
         memory.call("recall", {"query": planted}, context, reads_only=True)
         memory.call(planted, {}, context, reads_only=True)
         memory.call("recall", {"query": "x"}, {"workspaceId": 7, "goal": planted}, reads_only=True)
@@ -529,12 +529,12 @@ def test_every_tool_is_refused_to_a_bound_token_unless_it_says_that_it_keeps_to_
     for tool in TOOLS:
         for given in variants(tool, "alpha"):
             reply = scoped.mine.call(tool.name, given)
-            assert ("your token is for alpha alone" in str(reply.get("error")) and not tool.within) or tool.within
+            assert ("your token is only for alpha" in str(reply.get("error")) and not tool.within) or tool.within
     called = scoped.mine.call(
         "useTools",
         {"context": {"workspaceId": "alpha", "sessionId": "s"}, "calls": [{"agent": "jobs", "tool": "cron_list"}]},
     )
-    assert "your token is for alpha alone" in called["error"]
+    assert "your token is only for alpha" in called["error"]
 
 
 def test_a_bound_token_works_in_its_workspace_also_when_it_names_none(scoped: Worlds) -> None:
@@ -586,7 +586,7 @@ def test_tokens_pick_tenant_scope_and_rights_over_http(address: str, tmp_path: P
         assert found["red"] == found["reader"] == both
         assert found["blue"] == [text.replace("red", "blue") for text in both]
         assert found["alpha"] == both[:1]
-        assert "may only read" in team.call(tokens["reader"], "remember", text="x")["error"]
+        assert "is read-only" in team.call(tokens["reader"], "remember", text="x")["error"]
         listed = {
             name: {tool["name"] for tool in team.ask(token, "tools/list", {}).json()["result"]["tools"]}
             for name, token in tokens.items()

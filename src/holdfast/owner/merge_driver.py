@@ -1,7 +1,7 @@
 """Our merge driver: the program that git starts to merge a file of a memory.
 
-It knows a file by its name alone and needs no memory. When it cannot be started, git merges the file as it would
-without it.
+It needs no open memory: the name of a file decides how it is merged. When it cannot be started, git merges the file in
+its own way.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def task_create(
 ) -> dict[str, Any]:
     """Add a task that workers can claim, or a whole graph of tasks that wait for each other."""
     if bool(title) == bool(tasks):
-        raise Invalid("Give a title or tasks, one of the two.", "Use tasks for several at once.")
+        raise Invalid("Give either title or tasks.", "Use tasks for several at once.")
     one = {
         "title": title, "instructions": instructions, "after": after or [], "tags": tags or [], "priority": priority,
         "lease": lease, "attempts": attempts, "pause": pause,
