@@ -247,7 +247,7 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedT
     for number, write in enumerate(writes):
         if path.startswith("user/memory/writes/kept/") and number == len(writes) - 1:
             continue  # what is replaced is kept there
-        with pytest.raises(Invalid, match="your token is only for alpha"):
+        with pytest.raises(Invalid, match="your token is for alpha alone"):
             write()
 
 
@@ -289,7 +289,7 @@ def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_sc
         assert [line.data for line in lines if not line.veiled] == [mine.strip()]
     size = tree.stat(log)
     for refused in (theirs, mine + theirs, b"{}\n", b"not JSON\n"):
-        with pytest.raises(Invalid, match="your token is only for alpha"):
+        with pytest.raises(Invalid, match="your token is for alpha alone"):
             inside.append(log, lambda _end, data=refused: data)  # type: ignore[misc]
     assert tree.stat(log) == size
     inside.append(log, lambda _end: mine)
@@ -529,12 +529,12 @@ def test_every_tool_is_refused_to_a_bound_token_unless_it_says_that_it_keeps_to_
     for tool in TOOLS:
         for given in variants(tool, "alpha"):
             reply = scoped.mine.call(tool.name, given)
-            assert ("your token is only for alpha" in str(reply.get("error")) and not tool.within) or tool.within
+            assert ("your token is for alpha alone" in str(reply.get("error")) and not tool.within) or tool.within
     called = scoped.mine.call(
         "useTools",
         {"context": {"workspaceId": "alpha", "sessionId": "s"}, "calls": [{"agent": "jobs", "tool": "cron_list"}]},
     )
-    assert "your token is only for alpha" in called["error"]
+    assert "your token is for alpha alone" in called["error"]
 
 
 def test_a_bound_token_works_in_its_workspace_also_when_it_names_none(scoped: Worlds) -> None:

@@ -406,7 +406,7 @@ class Runner:
             )
         if self.bound and not tool.within:
             return Invalid(
-                f"{tool.name} is not limited to one workspace, and your token is only for {self.bound}.",
+                f"{tool.name} is not limited to one workspace, and your token is for {self.bound} alone.",
                 "Ask the owner for a token without a scope.",
             )
         return None
