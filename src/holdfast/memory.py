@@ -67,7 +67,7 @@ class Changes:
         self._memory, self._scope, self._kinds = memory, scope, kinds
         self._ready: list[Change] = []
         self._early: dict[str, str] = {}
-        """The versions of the records that were reported before anything else; the feed may have them again."""
+        """Versions of the records that were reported first; the feed may report them again."""
         self._closed = False
         self._feed = memory.store.follow()
 
@@ -90,7 +90,14 @@ class Changes:
     def poll(self) -> list[Change]:
         """Return the changes since the last call; wait for one, at most a second."""
         ready, self._ready = self._ready, []
-        return ready or self._changes(event for event in self._feed.events(_POLL_SECONDS) if self._is_new(event))
+        if ready:
+            return ready
+        events = []
+        for event in self._feed.events(_POLL_SECONDS):
+            version = self._early.pop(event.id, None)
+            if version is None or event.what != "added" or not event.record or event.record.version != version:
+                events.append(event)
+        return self._changes(events)
 
     def close(self) -> None:
         """End the iteration, also in another thread that waits for it."""
@@ -102,10 +109,6 @@ class Changes:
         events = [Event("added", one.path, one.id, one.kind, one.scope.path, one) for one in earlier]
         self._ready = [*self._changes(events), *self._ready]
         self._early = {event.id: event.record.version for event in events if event.record}
-
-    def _is_new(self, event: Event) -> bool:
-        version = self._early.pop(event.id, None)
-        return version is None or event.what != "added" or not event.record or event.record.version != version
 
     def _changes(self, events: Iterable[Event]) -> list[Change]:
         below = f"{self._scope}/" if self._scope else ""
@@ -301,7 +304,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
 
 
 def in_store(store: Store) -> Memory:
-    """Return the memory in an open store, without the runs whose process is gone."""
+    """Return the memory in an open store, after the runs of dead processes were removed."""
     memory = Memory(store)
     with contextlib.suppress(HoldfastError):
         memory.compartments.runs.sweep_all()

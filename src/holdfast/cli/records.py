@@ -44,7 +44,7 @@ _limit = click.option("--limit", default=20, show_default=True, help="The most r
 
 @contextlib.contextmanager
 def _traced(memory: Memory, tool: str, scope: str | Scope | None, **params: Any) -> Iterator[dict[str, Any]]:
-    """Leave the trace that the tool of this name would leave; yield what is added to it."""
+    """Trace a command like the tool of this name; yield the fields to add to the trace."""
     from holdfast.memories.workspaces import Trace, Traces
 
     begin, more = time.perf_counter(), dict[str, Any](params={name: value for name, value in params.items() if value})
@@ -280,7 +280,7 @@ def related(what: str, scope: str | None, limit: int) -> None:
 def tail(kind: str, count: int, session: str, scope: str | None) -> None:
     """Print the last entries of a log, oldest first.
 
-    KIND is message, fact, episode or another kind that is kept in a log.
+    KIND is message, fact, episode or another kind that is stored in a log.
     """
     with open_root() as memory:
         records = memory.tail(kind, count, session=session, scope=scope)

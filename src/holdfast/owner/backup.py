@@ -239,10 +239,10 @@ def _place(target: str, memory: Core | None = None) -> str:
 
 @contextlib.contextmanager
 def _unfinished(location: str) -> Iterator[str]:
-    """Give a path to make a file or folder at; it gets its name when it is complete, and never replaces another.
+    """Yield a temporary path for a new file or folder, which is renamed when it is complete and replaces no other.
 
     The path is in a folder that only the owner can read. It is locked while it is in use; unlocked ones were left by
-    processes that are gone, and are removed first.
+    dead processes, and are removed first.
     """
     folder, name = os.path.split(location)
     try:

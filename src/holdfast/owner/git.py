@@ -1,7 +1,7 @@
 """A memory in git: git commands while all writers wait, and the settings of a clone.
 
-Writers wait because the lock on the root folder is taken alone, which every write shares. The index knows the entries
-of each log before and after a merge; those that are missing afterwards are appended again from the history of git.
+Every write takes a shared lock on the root folder; here it is taken exclusively, so writers wait. The index knows the
+entries of each log before and after a merge; those that are missing afterwards are appended again from git's history.
 
 `.gitattributes` is part of the repository: it names our driver for Markdown and git's own union merge for logs, so that
 a clone without our driver loses nothing. `setup` adds the driver to the settings of one clone, and there uses it for
@@ -134,7 +134,13 @@ def _commit(memory: Core, root: str, say: Say) -> None:
     status = _read(root, "diff", "--cached", "--name-status", "--no-renames", "--relative", "-z", "--", ".") or ""
     words = status.split("\0")  # a letter and a path for each file
     changes = dict(zip(words[1::2], words[::2], strict=False))
-    if left := [path for path in changes if _is_marked(memory, path)]:
+    for path in changes:
+        place = memory.layout.classify(path)
+        if place and place.kind.shape != "line" and not place.kind.write_once:
+            with contextlib.suppress(NotFound):
+                if markdown.conflict_in(memory.tree.read(path).data):
+                    left.append(path)
+    if left:
         raise _conflict(left)
     counts = Counter(changes.values())
     listed = ", ".join(f"{counts[letter]} {what}" for letter, what in _STATUS.items() if counts[letter])
@@ -148,16 +154,6 @@ def _commit(memory: Core, root: str, say: Say) -> None:
         raise Unavailable(
             "git could not commit the changes.", "Fix the problem that it reports above, then: holdfast git sync"
         )
-
-
-def _is_marked(memory: Core, path: str) -> bool:
-    """Would a file with the marks of a conflict be committed?"""
-    place = memory.layout.classify(path)
-    if place is None or place.kind.shape == "line" or place.kind.write_once:
-        return False
-    with contextlib.suppress(NotFound):
-        return markdown.conflict_in(memory.tree.read(path).data) > 0
-    return False
 
 
 def _unmerged(root: str) -> list[str]:

@@ -3,8 +3,8 @@
 Candidates of both sides are ranked together, as if they were one memory, so that a word weighs the same wherever it
 occurs. Where the two sides search for different words, each ranks its own candidates and the scores decide.
 
-The shared memory may be slow or unreachable. It is asked in a thread, for a bounded time, so that the private answer
-never waits longer; after a failure it is not asked again for a while.
+The shared memory may be slow or unreachable. Queries to it run in a thread with a timeout, so that the private answer
+never waits longer; after a failure it gets no queries for a while.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 First `plan`, which compares both sides and writes nothing, then `move`. A document replaces only the version that it
 was made from. Otherwise the entries of a dated page are merged, and of any other document both versions are kept, that
-of the source under a name that says so; both then move on unchanged, so that in the end every memory has the same pair.
+of the source under a name that marks a conflict. Later transfers copy both, so every memory gets the same pair.
 
 Log entries are identified by their ids; each is added once and none is changed. Nothing is replaced that changed since
 both sides agreed, nothing is removed, and a transfer can be repeated. Documents are written first, then the logs that

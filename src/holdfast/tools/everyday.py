@@ -105,7 +105,7 @@ def revise(
     tags: list[str] | None = None,
     status: Annotated[str | None, "of a plan"] = None,
     until: str | None = None,
-    retire: Annotated[bool | None, "false brings it back"] = None,
+    retire: Annotated[bool | None, "false restores it"] = None,
     reason: str | None = None,
     version: str | None = None,
 ) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def memory_recall(
     return _mind(call).recall(key, history, as_of or "")
 
 
-def memory_match(call: Call, situation: Annotated[str, "what is going on"], limit: int = 5) -> Any:
+def memory_match(call: Call, situation: Annotated[str, "the situation"], limit: int = 5) -> Any:
     """Find the procedures that apply to a situation, best first."""
     return _mind(call).match(situation, limit)
 
