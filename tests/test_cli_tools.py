@@ -169,7 +169,7 @@ def test_tools_are_listed_and_described_as_the_registry_has_them(root: pathlib.P
     described = answer("tools", "createState", root=root)
     assert described["inputSchema"] == known["createState"].schema
     shown = on_terminal("tools", "createState", root=root)
-    assert "never reusable" in shown
+    assert "unique forever" in shown
 
 
 def test_every_parameter_of_a_tool_is_an_option_or_the_argument_of_its_command(root: pathlib.Path) -> None:

@@ -112,7 +112,7 @@ def archiveWorkspace(call: Call, name: str, restore: Restore = False) -> dict[st
 
 def createState(
     call: Call,
-    name: Annotated[str, "never reusable"],
+    name: Annotated[str, "unique forever"],
     conversationContext: Annotated[str, "what happened and was decided"],
     activeTask: str,
     activeFiles: list[str],
