@@ -37,7 +37,7 @@ from holdfast.model.times import local, utc_now
 from holdfast.tools.tasks import missed_data
 
 _POLL_SECONDS = 2.0
-"""The interval at which a scheduler checks for new or changed jobs."""
+"""The longest time between two checks for new or changed jobs."""
 _GRACE_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Event = dict[str, Any]
@@ -95,7 +95,7 @@ def _sentence(event: Event) -> str:
         head = " ".join(event["output"].split())[:200]
         what = f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")
     elif name == "unfinished":
-        what = f"was started for {slot}, and no end was noted; it is not run again"
+        what = f"was started for {slot}, and no end was recorded; it is not run again"
     about = f"{event.get('job', '')} {event.get('name', '')}".strip()
     return "  ".join(part for part in (local(utc_now()), about, what) if part)
 

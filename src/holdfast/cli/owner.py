@@ -54,7 +54,7 @@ def history(id: str, version: str) -> None:
     show.json_and_exit(found)
     rows = []
     for one in found:
-        missing = "text damaged" if one.damaged else "text removed"
+        missing = "text damaged" if one.damaged else "text not stored"
         note = "current" if one.current else "" if one.kept or not one.version else missing
         note = " · ".join(filter(None, (note, one.reason, one.path and f"from {one.path}")))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))

@@ -1,8 +1,8 @@
 """Jobs: scheduled messages that the owner of a chat bot and its agent share, and their runs.
 
-A job says when a message is due and where it goes; the program that runs is a setting of the owner. All jobs are in one
-log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned True,
-and records the result with `finish`. Of several missed slots only the newest is due; the others are counted.
+A job defines when a message is due and where it goes; the program that runs is a setting of the owner. All jobs are in
+one log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned
+True, and records the result with `finish`. Of several missed slots only the newest is due; the others are counted.
 
 Runs have one log per month of the slots. A claim is one durable entry, added only when there is none for the slot, so
 no slot runs twice. A second entry records how the run ended; without it the run is reported as unfinished.

@@ -26,7 +26,7 @@ Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]
 Reply = dict[str, Any]
 BUDGET = 20_000
-"""Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
+"""Tokens of decisions and lessons in one reply, by default."""
 _MOST_WARNINGS = 20
 _LONGEST_TOPIC = 255
 _MOST_FILES = 100

@@ -46,7 +46,7 @@ _MOST = 1_000
 _MOST_SESSIONS = 1_000
 _REFERENCE = ("ref", "size", "head")
 READ = 4_000
-"""Characters of a value per read, unless the caller says otherwise."""
+"""Characters of a value per read, by default."""
 MOST_READ = 100_000
 _LINE = regex(r":\d+\Z")
 _HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}

@@ -55,7 +55,7 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kept: bool = False
     """Whether its text can still be read."""
     damaged: bool = False
-    """Whether its text was changed after it was kept."""
+    """Whether its stored text was changed."""
     current: bool = False
     reason: str = ""
     """The reason, if the writer gave one."""
@@ -249,7 +249,7 @@ def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
         parts = sections.parse(text[markdown.body_start(text) :])
         before = next((part for part in parts if f"{record.path}#{part.anchor}" == identifier), None)
         if before is None:
-            raise NotFound(f"The text that {identifier} had before was removed.", "Write it again.")
+            raise NotFound(f"The text that {identifier} had before is no longer stored.", "Write it again.")
         version = before.version
         if entry.get("undo"):
             undone += 1

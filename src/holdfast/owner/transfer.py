@@ -7,7 +7,7 @@ of the source under a name that marks a conflict. Later transfers copy both, so 
 Log entries are identified by their ids; each is added once and none is changed. Nothing is replaced that changed since
 both sides agreed, nothing is removed, and a transfer can be repeated. Documents are written first, then the logs that
 refer to them, then the write log. Settings, derived files, the notes of live runs and the agreements of other transfers
-stay where they are. With a scope, only what belongs to that workspace is transferred.
+stay where they are. With a scope, only records of that workspace are transferred.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
     counts: dict[str, Tally] = {}
     """By the kind of change: new, changed, merged, conflict, same, newer, gone, forgotten."""
     conflicts: list[Planned] = []
-    """Documents of which both versions are kept now, and where that of the source is."""
+    """Documents of which both versions are stored now, and the place of that of the source."""
     refused: list[Problem] = []
     """Records that were not transferred, with the reasons."""
     left: list[str] = []

@@ -220,7 +220,7 @@ def read_context(given: Any, *, required: bool = False) -> Context:
         if not isinstance(value, str):
             faults.append(f"{name} {'must be a string' if name in given else 'is missing'} ({advice})")
         elif not value.isascii() and not is_text(value):
-            faults.append(f"{name} contains a lone surrogate, half a character (send valid Unicode)")
+            faults.append(f"{name} contains a lone surrogate (send valid Unicode)")
         elif needed and not value.strip():
             faults.append(f"{name} is blank ({advice})")
     if unknown := given.keys() - set(fields):
@@ -238,7 +238,7 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     if unknown := [str(name) for name in given if name not in tool.params]:
         if misplaced := [name for name in unknown if name in Context.__struct_fields__]:
             where = ", ".join(f"context.{name}" for name in misplaced)
-            what = f"{tool.name} has no parameter {', '.join(misplaced)}: {where} says that."
+            what = f"{tool.name} has no parameter {', '.join(misplaced)}: it is {where}."
             raise Invalid(what, f"Send it inside context; {tool.takes}")
         hint = close_to(unknown[0], tool.params) if len(unknown) == 1 else ""
         raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)

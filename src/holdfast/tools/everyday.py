@@ -25,7 +25,7 @@ from holdfast.tools.calling import Call, Registry
 
 _RELATED = 3
 _READ = 16_000
-"""Characters per read, unless the caller says otherwise."""
+"""Characters per read, by default."""
 _UNSHOWN = ("op", "writer", "ref", "head", "size")
 """Fields of a record that only Holdfast uses."""
 

@@ -273,7 +273,7 @@ def save_learning(
     supersedes: Annotated[str | None, "the id of the entry that this one replaces"] = None,
     until: Annotated[str | None, "the last day on which it is valid, YYYY-MM-DD"] = None,
 ) -> dict[str, Any]:
-    """Save a decision or a lesson for everyone who works here. If an entry says the same, the reply names it."""
+    """Save a decision or a lesson for everyone who works here. If an entry has the same text, the reply names it."""
     draft = Draft(
         kind=kind, title=title, text=content, scope=_scope(call, scope), tags=tuple(_list(tags)),
         fields={"category": category} if category and category.strip() else {}, op_id=call.op_id,
