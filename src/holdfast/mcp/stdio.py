@@ -87,7 +87,7 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
 # messages
 
 
-class Message(msgspec.Struct, eq=False):
+class ClientMessage(msgspec.Struct, eq=False):
     """A request, or a notification if it has no id. One without a method is a response, and ignored."""
 
     jsonrpc: Literal["2.0"]
@@ -107,10 +107,10 @@ class _Initialize(msgspec.Struct):
     clientInfo: _Implementation
 
 
-_decoder = msgspec.json.Decoder(Message)
+_decoder = msgspec.json.Decoder(ClientMessage)
 
 
-def parse(line: bytes, whole: bool = True) -> Message:
+def parse(line: bytes, whole: bool = True) -> ClientMessage:
     """Return the message of a line, of which only both ends are there if it is too long; ProtocolError."""
     if not whole:
         raise ProtocolError(_INVALID_REQUEST, f"The message is larger than {MAX_MESSAGE >> 20} MiB")
@@ -220,11 +220,11 @@ class Pipe:
         self._ended = threading.Event()
         """The input has ended, or the client has closed the output."""
         self._settled = threading.Condition()
-        self._pending: set[Message] = set()
-        self._cancelled: set[Message] = set()
+        self._pending: set[ClientMessage] = set()
+        self._cancelled: set[ClientMessage] = set()
         """Pending requests that the client no longer wants a response to."""
         self._writing = threading.Lock()
-        self._work: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[ClientMessage] = queue.SimpleQueue()
         self._free = threading.Semaphore(0)
         self._threads = 0
 
@@ -269,7 +269,7 @@ class Pipe:
             contextvars.copy_context().run(self._handle, self._work.get())
             self._free.release()
 
-    def _handle(self, request: Message) -> None:
+    def _handle(self, request: ClientMessage) -> None:
         try:
             message = result_message(request.id, self._dialogue.handle(str(request.method), request.params or {}))
         except ProtocolError as error:
