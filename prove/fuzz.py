@@ -81,16 +81,16 @@ def _queries(data: bytes) -> None:
 
 
 def _frames(data: bytes) -> None:
-    """Every line of a client is a message, or causes an error reply."""
+    """Every line of a client is a message, or causes an error response."""
     for line in data.split(b"\n"):
         for whole in (True, False):
             try:
                 message = stdio.parse(line, whole)
                 conversation = stdio.Dialogue(lambda *_: {}, frozenset())
                 identifier = message.id if isinstance(message.id, int | str) else None
-                sent = stdio.result(identifier, conversation.reply(str(message.method), message.params or {}))
+                sent = stdio.result_message(identifier, conversation.handle(str(message.method), message.params or {}))
             except server.ProtocolError as error:
-                sent = stdio.refusal(stdio.likely_id(line), error)
+                sent = stdio.error_message(stdio.likely_id(line), error)
             assert json.loads(sent)["jsonrpc"] == "2.0"
 
 

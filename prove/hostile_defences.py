@@ -89,7 +89,7 @@ def _strict_lines() -> None:
 
     from holdfast.mcp import stdio
 
-    stdio.parse = lambda line, whole=True: msgspec.json.decode(line, type=stdio.Frame)  # noqa: ARG005
+    stdio.parse = lambda line, whole=True: msgspec.json.decode(line, type=stdio.ClientMessage)  # noqa: ARG005
 
 
 @_defence("line limit", "an overlong line is never kept in memory", "frames")

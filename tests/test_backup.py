@@ -386,6 +386,6 @@ def test_the_commands_show_progress_and_what_was_done(filled: holdfast.Memory, t
     assert "restoring" in shown
     assert "as they were on" in shown
     shown = on_terminal("backup", str(tmp_path / "copy.tar.gz"), root=root, code=4)
-    assert "is there already; nothing was written." in shown
+    assert "exists already; nothing was written." in shown
     shown = on_terminal("restore", str(tmp_path / "copy.tar.gz"), str(tmp_path / "again"), root=root, code=4)
     assert "is not an empty folder" in shown

@@ -169,7 +169,7 @@ def test_tools_are_listed_and_described_as_the_registry_has_them(root: pathlib.P
     described = answer("tools", "createState", root=root)
     assert described["inputSchema"] == known["createState"].schema
     shown = on_terminal("tools", "createState", root=root)
-    assert "unique for ever" in shown
+    assert "unique forever" in shown
 
 
 def test_every_parameter_of_a_tool_is_an_option_or_the_argument_of_its_command(root: pathlib.Path) -> None:
@@ -286,7 +286,7 @@ def test_working_memory_is_not_for_commands(root: pathlib.Path) -> None:
 
 
 def test_nothing_known_and_what_cannot_be_read_are_said_on_a_terminal(root: pathlib.Path) -> None:
-    assert "Nothing is known under that key." in on_terminal("mind", "recall", "nokey", root=root)
+    assert "That key has no value." in on_terminal("mind", "recall", "nokey", root=root)
     answer("mind", "learn", "--key", "tz", "--value", "Porto", root=root)
     with (root / "user/memory/semantic.jsonl").open("a") as file:
         file.write("{torn\n")

@@ -356,7 +356,7 @@ def test_what_is_of_another_type_is_refused_in_words(memory: holdfast.Memory, ca
 
 def test_a_run_given_as_a_parameter_says_where_it_belongs(memory: holdfast.Memory) -> None:
     error = memory.call("end_run", {"runId": "one"}, ONE)["error"]
-    assert "end_run has no parameter runId: context.runId says that." in error
+    assert "end_run has no parameter runId: it is context.runId." in error
 
 
 def test_clearing_promises_what_it_does(memory: holdfast.Memory) -> None:

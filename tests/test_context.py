@@ -211,7 +211,7 @@ def test_what_a_prompt_cannot_be_made_of_is_refused(memory: holdfast.Memory, giv
 
 
 def test_an_empty_memory_says_so_in_one_line(root: Path) -> None:
-    assert run(root, *LONG).stdout == "Nothing to show yet: nothing was kept that an agent starts with.\n"
+    assert run(root, *LONG).stdout == "Nothing to show yet: this memory has nothing for the start of an agent.\n"
     assert json.loads(run(root, "--json", *LONG).stdout)["text"] == ""
 
 

@@ -191,7 +191,7 @@ def test_what_has_its_own_tool_is_not_revised(memory: holdfast.Memory, call: Cal
     assert "clear_memory" in refused(memory, "revise", id=note, text="x")
     assert "another session" in refused(memory, "revise", WEB | {"sessionId": "two"}, id=note, text="x")
     memory.put("rule", "Be kind.", id="agent/rules/common/kind.md")
-    assert "the owner's" in refused(memory, "revise", id="agent/rules/common/kind.md", text="x")
+    assert "belong to the owner" in refused(memory, "revise", id="agent/rules/common/kind.md", text="x")
     other = call("remember", text="some text")["id"]
     assert "nothing to revise" in refused(memory, "revise", id=other)
     assert "not both" in refused(memory, "revise", id=other, text="x", retire=True)

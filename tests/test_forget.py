@@ -212,11 +212,11 @@ def test_forget_shows_a_preview_and_a_proof_on_a_terminal(
     assert "1 record forgotten." in shown
     assert "Still found in" in shown
     shown = on_terminal("forget", "--query", "eastern silo", "--yes", root=root, code=2)
-    assert "say so with the number: --count" in shown
+    assert "give the number: --count" in shown
     command = [sys.executable, "-m", "holdfast", "forget", "--query", "eastern silo", "--root", str(root)]
     count = json.loads(fork_server.run(command, capture_output=True, check=True).stdout)["count"]
     shown = on_terminal("forget", "--query", "eastern silo", "--yes", "--count", str(count), root=root)
-    assert "No file below the root has its bytes any more." in shown
+    assert "No file below the root contains its bytes any more." in shown
     assert "Out of reach: backups" in shown
     assert holding(root, FORMS) == []
 

@@ -300,7 +300,7 @@ def test_sync_commits_nothing_outside_of_the_memory(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", "--initial-branch=main", str(root.parent))
     (root.parent / "code.py").write_text("half done")
     said = run(root, "git", "sync", code=Unavailable.exit_code)
-    assert "has no remote: what changed is committed here" in said and "git remote add origin URL" in said
+    assert "has no remote: the changes are committed here" in said and "git remote add origin URL" in said
     assert all(path.startswith("memory/") for path in git(root.parent, "ls-files").splitlines())
     assert git(root.parent, "status", "--porcelain").splitlines() == ["?? code.py"]
 

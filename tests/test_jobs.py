@@ -352,11 +352,11 @@ def test_a_job_is_found_by_search_and_is_kept_by_nobody_else(memory: holdfast.Me
         ({"timezone": "Europe/Berln"}, 'There is no time zone "Europe/Berln". Did you mean "Europe/Berlin"?'),
         ({"name": " "}, "Missing or blank: name."),
         ({"message": ""}, "Missing or blank: message."),
-        ({"name": "a\nb"}, "The name holds a line break"),
+        ({"name": "a\nb"}, "The name contains a line break"),
         ({"name": "n" * 201}, "The name has 201 characters. Use at most 200."),
         ({"message": "m" * 10_001}, "The message has 10,001 characters. Use at most 10,000."),
-        ({"message": "a\0b"}, "The message holds a NUL character."),
-        ({"channel": "c\x1b[0m"}, "The channel holds a line break"),
+        ({"message": "a\0b"}, "The message contains a NUL character."),
+        ({"channel": "c\x1b[0m"}, "The channel contains a line break"),
     ],
 )
 def test_what_cannot_be_a_job_says_why(memory: holdfast.Memory, root: Path, given: dict[str, Any], said: str) -> None:
@@ -400,7 +400,7 @@ def test_an_unknown_job_names_the_list_and_one_that_is_close(memory: holdfast.Me
         (lambda jobs: jobs.add("Tea", "x", "@daily", enabled="no"), "enabled is 'no'."),
         (lambda jobs: jobs.add("Tea", "x", "@daily", op_id=3), "op_id is 3."),
         (lambda jobs: jobs.save_cron_jobs(5), "jobs is 5."),
-        (lambda jobs: jobs.save_cron_jobs("ab"), "'a' is no job."),
+        (lambda jobs: jobs.save_cron_jobs("ab"), "'a' is not a job."),
         (lambda jobs: jobs.save_cron_jobs([{"name": "Tea", "when": "@daily"}]), "A job has no field when."),
         (lambda jobs: jobs.save_cron_jobs([{"name": "Tea", "message": "x"}]), "Missing or blank: schedule."),
         (lambda jobs: jobs.save_cron_jobs([job(id=5)]), "id is 5."),
@@ -409,8 +409,8 @@ def test_an_unknown_job_names_the_list_and_one_that_is_close(memory: holdfast.Me
         (lambda jobs: jobs.save_cron_jobs([job(id="new", enabled="no")]), "enabled is 'no'."),
         (lambda jobs: jobs.due("now"), "The time is 'now'."),
         (lambda jobs: jobs.claim(job(), "now"), "The time is 'now'."),
-        (lambda jobs: jobs.claim("aaaa0000", datetime.now(UTC)), "'aaaa0000' is no job."),
-        (lambda jobs: jobs.next(None), "None is no job."),
+        (lambda jobs: jobs.claim("aaaa0000", datetime.now(UTC)), "'aaaa0000' is not a job."),
+        (lambda jobs: jobs.next(None), "None is not a job."),
         (lambda jobs: jobs.get(5), "id is 5."),
         (lambda jobs: jobs.remove(None), "id is None."),
         (lambda jobs: jobs.log("x"), "count is 'x'."),
@@ -438,7 +438,7 @@ def test_there_is_a_most_of_jobs(memory: holdfast.Memory) -> None:
     with pytest.raises(OverBudget):
         memory.jobs.save_cron_jobs(many)
     assert len(memory.jobs.save_cron_jobs(many[:500])) == 500
-    with pytest.raises(OverBudget, match="500 is the most"):
+    with pytest.raises(OverBudget, match="the limit is 500"):
         memory.jobs.add("One more", "x", "@daily")
 
 
@@ -538,7 +538,7 @@ def test_for_a_program_that_is_not_there_no_slot_is_taken(memory: holdfast.Memor
     for words in (("--once",), ()):
         done = scheduled(root, *words, "--command", program)
         assert (done.returncode, done.stdout) == (9, "")
-        assert "is not there, or may not be run" in json.loads(done.stderr)["error"]
+        assert "was not found or is not executable" in json.loads(done.stderr)["error"]
     assert claims(root) == []
     assert [event["event"] for event in events(root)] == ["started", "finished"]
 
@@ -693,7 +693,7 @@ def test_a_waiting_scheduler_sees_jobs_that_are_new(memory: holdfast.Memory, roo
 
 def test_the_commands_on_a_terminal(memory: holdfast.Memory, root: Path) -> None:
     assert "No jobs yet." in on_terminal("jobs", "list", root=root)
-    assert "Nothing was run yet." in on_terminal("jobs", "log", root=root)
+    assert "No job was run yet." in on_terminal("jobs", "log", root=root)
     shown = on_terminal(
         "jobs", "add", "--name", "Tea", "--message", "Make tea.", "--schedule", "0 16 * * *", "--no-enabled", root=root
     )  # fmt: skip

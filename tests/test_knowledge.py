@@ -741,7 +741,8 @@ def test_a_learning_that_is_known_here_or_above_is_refused_and_named(tree: Path,
     reply = ask(tree, "save_learning", {"scope": scope, "kind": "decision", "title": "Other title", "content": content})
     assert reply["success"] is False
     assert (
-        "user/memory/workspaces/devtools/decisions.md#2026-02-08-xstate-for-workflows says the same" in reply["error"]
+        "user/memory/workspaces/devtools/decisions.md#2026-02-08-xstate-for-workflows has the same text"
+        in reply["error"]
     )
     assert {path: path.read_bytes() for path in tree.rglob("*.md")} == before
 

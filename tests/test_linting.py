@@ -206,7 +206,7 @@ def test_a_link_to_the_key_of_a_fact_is_a_link_and_a_hidden_page_is_left_in_peac
     memory.put("note", "[[editor]] [[no editor]]", title="One")
     hidden = memory.put("note", "[[no editor]]", title="Two")
     memory.hide(hidden.id)
-    assert [fault.what for fault in lint(memory).faults] == ["[[no editor]] names nothing"]
+    assert [fault.what for fault in lint(memory).faults] == ["[[no editor]] names no record"]
 
 
 @pytest.mark.parametrize(
@@ -412,6 +412,6 @@ def test_the_command_prints_lines_that_editors_read_and_fails_when_errors_are_le
     assert run("w")[1]["faults"] == [
         {
             "level": "warning", "path": f"{WORKSPACES}/w/_plans/260208-a.md", "line": 11,
-            "what": "[[nobody]] names nothing", "rule": "link", "fixed": False, "fixable": False,
+            "what": "[[nobody]] names no record", "rule": "link", "fixed": False, "fixable": False,
         }
     ]  # fmt: skip

@@ -180,7 +180,7 @@ def test_a_token_that_may_only_read_reads_and_changes_nothing(served: Server, ro
                 (await ask(client, "useTools", context=context, calls=[note, note], strategy="parallel"))["data"]["results"][1],
             ):  # fmt: skip
                 assert refused["error"].endswith(
-                    "writes, and your token may only read. Ask the owner for the other one."
+                    "writes, and your token is read-only. Ask the owner for the read-write token."
                 )
             assert (await ask(client, "useTools", context=context, calls=[look]))["success"] is True
 
@@ -334,7 +334,7 @@ def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root:
 def test_a_token_that_others_can_read_is_refused(root: Path, mode: int) -> None:
     _, path = token_for(str(root))
     os.chmod(path, mode)
-    with pytest.raises(Unavailable, match=r"can be read by others\. Run: chmod 600"):
+    with pytest.raises(Unavailable, match=r"can be read by other users\. Run: chmod 600"):
         token_for(str(root))
 
 

@@ -67,12 +67,12 @@ def test_the_designs_options_are_accepted_as_objects(memory: holdfast.Memory) ->
     assert len(last) == 5 and last[-1]["entry"].startswith("Step 7")
     done = ask(memory, "memory_compact", {"type": "episodic", "opts": {"keepLast": 3, "summarizeOlder": False}})
     assert (done["covered"], done["kept"]) == (5, 3)
-    assert "nothing of them is summarised" in done["summary"]
+    assert "none of them is summarised" in done["summary"]
     assert memory.mind("s").compact("episodic", {"keepLast": 1}).kept == 1
     for wrong in ({"opts": {"keep": 3}}, {"opts": {"keepLast": -1}}, {"opts": 3}):
         assert memory.call("memory_compact", {"type": "episodic", **wrong})["success"] is False
     both = memory.call("memory_search", {"type": "episodic", "query": {"last": 2}, "last": 2}, {"sessionId": "s"})
-    assert "A query is some words; last: n is instead of it." in both["error"]
+    assert "A query is text; last: n is instead of it." in both["error"]
     assert memory.call("memory_search", {"type": "episodic", "query": {"first": 2}})["success"] is False
 
 
@@ -294,7 +294,7 @@ def test_every_memory_can_be_compacted(memory: holdfast.Memory, type: str) -> No
 def test_older_entries_can_be_covered_without_a_summary(memory: holdfast.Memory) -> None:
     fill(memory, 20)
     done = memory.mind("s").compact("episodic", summarize_older=False)
-    assert "nothing of them is summarised here" in done.summary
+    assert "none of them is summarised here" in done.summary
     assert done.covered == 10
 
 
@@ -345,8 +345,8 @@ def test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found(memor
         (lambda mind: mind.append("procedural", {"when": "x"}), "A procedure is {when, do}"),
         (lambda mind: mind.learn("", "x"), "Knowledge is {key, value}"),
         (lambda mind: mind.learn("k", None), "Knowledge is {key, value}"),
-        (lambda mind: mind.search("episodic", ""), "A query is some words, or {last: n}"),
-        (lambda mind: mind.search("episodic", {"first": 1}), "A query is some words, or {last: n}"),
+        (lambda mind: mind.search("episodic", ""), "A query is text, or {last: n}"),
+        (lambda mind: mind.search("episodic", {"first": 1}), "A query is text, or {last: n}"),
         (lambda mind: mind.search("episodic", {"last": 0}), "last is 0"),
         (lambda mind: mind.search("episodic", "x", limit=0), "limit is 0"),
         (lambda mind: mind.compact("episodic", keep_last=-1), "keepLast is -1"),
@@ -838,9 +838,9 @@ def test_no_entry_exceeds_the_window(root: Path, budget: int) -> None:
 def test_a_search_says_what_it_takes(memory: holdfast.Memory) -> None:
     fill(memory, 3)
     neither = memory.call("memory_search", {"type": "episodic"}, {"sessionId": "s"})
-    assert neither["error"].startswith("A query is some words; or give last: n.")
+    assert neither["error"].startswith("A query is text; or give last: n.")
     both = memory.call("memory_search", {"type": "episodic", "query": "run", "last": 2}, {"sessionId": "s"})
-    assert both["error"] == "A query is some words; last: n is instead of it. Give either."
+    assert both["error"] == "A query is text; last: n is instead of it. Give one of them."
     last = ask(memory, "memory_search", {"type": "episodic", "last": 2})
     assert all("score" not in found for found in last)
     assert all("score" in found for found in ask(memory, "memory_search", {"type": "episodic", "query": "run"}))

@@ -40,7 +40,7 @@ def run(*words: str, home: pathlib.Path, text: str = "", **more: str) -> Any:
 
 def test_the_first_write_makes_a_memory_in_the_home_folder_and_says_so_once(home: pathlib.Path) -> None:
     first = run("remember", "We deploy on Tuesdays.", home=home)
-    assert first.returncode == 0 and first.stderr.startswith("Made a memory in ~/.holdfast")
+    assert first.returncode == 0 and first.stderr.startswith("Created a memory in ~/.holdfast")
     assert (home / ".holdfast" / "holdfast.toml").exists()
     assert run("remember", "Tea is at four.", home=home).stderr == ""
     (hit,) = json.loads(run("recall", "deploy", home=home).stdout)["hits"]
@@ -55,7 +55,7 @@ def test_the_first_write_makes_a_memory_in_the_home_folder_and_says_so_once(home
     ],
 )  # fmt: skip
 def test_everything_that_writes_makes_it(home: pathlib.Path, words: tuple[str, ...]) -> None:
-    assert "Made a memory" in run(*words, home=home).stderr
+    assert "Created a memory" in run(*words, home=home).stderr
     assert (home / ".holdfast" / "holdfast.toml").exists()
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_is_started_without_a_root_answers_in_an_empty_home(home: 
     sent = "".join(json.dumps({"jsonrpc": "2.0"} | message) + "\n" for message in messages)
     done = run("mcp", home=home, text=sent)
     assert done.returncode == 0, done.stderr
-    assert "Made a memory" in done.stderr and "Stored in default" in done.stdout
+    assert "Created a memory" in done.stderr and "Stored in default" in done.stdout
     assert json.loads(run("search", "tea", home=home).stdout)["hits"]
 
 

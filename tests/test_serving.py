@@ -160,7 +160,7 @@ def test_a_token_is_not_told_which_login_lacks_which_rights(
         with serving(server.at(database, user=login, password="right", tenant=auth.tenant_of(address))) as team:
             assert team.call(token, "recall", query="medlar")["hits"]
             error = team.call(token, "remember", text="A quince.")["error"]
-            assert error.startswith("The store cannot be used. Look what was done")
+            assert error.startswith("The store cannot be used. Check whether the call had an effect")
             until(lambda: any(line["event"] == "failed" for line in team.lines()))
             assert "holdfast_writer" in next(line for line in team.lines() if line["event"] == "failed")["reason"]
     finally:

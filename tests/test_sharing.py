@@ -153,7 +153,7 @@ def test_a_shared_memory_that_is_away_is_told_and_not_asked_again_for_a_while(ro
             memory.put("note", "We deploy on Tuesdays.", title="Deploys")
             first = memory.call("recall", {"query": "deploy"})
             assert hits(first) == {("here", "Deploys")}
-            assert "shared: The shared memory could not be searched: It gave no answer" in first["warnings"][0]
+            assert "shared: The shared memory could not be searched: It did not answer" in first["warnings"][0]
             assert "shared memory" in first["text"]
             again = memory.call("recall", {"query": "deploy"})
             assert sum(thread.name == "holdfast-shared" for thread in threading.enumerate()) <= 1
@@ -292,7 +292,7 @@ def test_without_a_shared_memory_there_is_only_this_one(memory: holdfast.Memory)
     memory.put("note", "We deploy.", title="Deploys")
     assert len(memory.find("deploy", where="both")) == 1
     assert hits(memory.call("recall", {"query": "deploy"})) == {("here", "Deploys")}
-    with pytest.raises(Invalid, match="shares nothing"):
+    with pytest.raises(Invalid, match="has no shared memory"):
         memory.find("deploy", where="shared")
     with pytest.raises(NotFound):
         memory.get("shared:x")

@@ -182,7 +182,7 @@ def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: s
     assert 'Workspace \\"nowhere\\" not found' in wrong
     for empty in ("", " "):
         wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", empty, fails=True)
-        assert "--scope names nothing" in wrong
+        assert "--scope is empty" in wrong
 
 
 def test_a_folder_has_no_tenants(root: Path) -> None:
@@ -482,7 +482,7 @@ def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
             for given in variants(tool, "alpha"):
                 for where in ({}, context, context | {"runId": "another"}):
                     reply = memory.call(tool.name, given, where, reads_only=True)
-                    assert tool.harmless or "may only read" in reply["error"]
+                    assert tool.harmless or "is read-only" in reply["error"]
         for compartment in ("run", "session", "plan"):
             reply = memory.call("get_memory", {"compartment": compartment}, context, reads_only=True)
             assert "the medlar of a" in reply["text"]
@@ -510,7 +510,7 @@ def test_who_may_only_read_puts_nothing_before_others_by_asking(store: str) -> N
     with library.open(store, writer="cli") as memory:
         fill(memory, "alpha", "the medlar of alpha")
         context = {"workspaceId": "alpha", "sessionId": "s", "goal": planted}
-        assert "may only read" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
+        assert "is read-only" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
         memory.call("recall", {"query": planted}, context, reads_only=True)
         memory.call(planted, {}, context, reads_only=True)
         memory.call("recall", {"query": "x"}, {"workspaceId": 7, "goal": planted}, reads_only=True)
@@ -586,7 +586,7 @@ def test_tokens_pick_tenant_scope_and_rights_over_http(address: str, tmp_path: P
         assert found["red"] == found["reader"] == both
         assert found["blue"] == [text.replace("red", "blue") for text in both]
         assert found["alpha"] == both[:1]
-        assert "may only read" in team.call(tokens["reader"], "remember", text="x")["error"]
+        assert "is read-only" in team.call(tokens["reader"], "remember", text="x")["error"]
         listed = {
             name: {tool["name"] for tool in team.ask(token, "tools/list", {}).json()["result"]["tools"]}
             for name, token in tokens.items()

@@ -677,7 +677,7 @@ def test_the_command_warns_of_what_it_skipped_and_refuses_what_is_not_there(root
 def test_a_person_is_told_in_one_line(root: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "chat.jsonl", CURSOR)
     shown = on_terminal("import", "jsonl", str(path), root=root)
-    assert "1 file, 2 turns: 2 added, 0 already there, 0 lines or files skipped." in shown
+    assert "1 file, 2 turns: 2 added, 0 already stored, 0 lines or files skipped." in shown
     assert "--layers cold" in shown
 
 

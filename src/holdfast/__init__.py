@@ -7,7 +7,7 @@
         for hit in memory.find("when do we deploy"):
             print(hit.record.where, hit.snippet)
 
-Nothing happens at import: the store is loaded when it is first asked for.
+Nothing happens at import: the store is loaded at first use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open(
 
     Without a root it is `$HOLDFAST_ROOT`, the nearest folder upwards with a `holdfast.toml`, or `~/.holdfast`. `create`
     makes it if it does not exist. `watch` follows file changes in a thread, for processes that live long; `writer` is
-    recorded beside every write.
+    recorded with every write.
     """
     from holdfast import memory, roots
 
@@ -69,7 +69,7 @@ def init(root: str | os.PathLike[str], *, template: bool = False) -> list[str]:
 
 
 def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Copied:
-    """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
+    """Make a memory from a backup, in a folder that is new or empty: all of it or nothing."""
     from holdfast.owner.backup import restore
 
     return restore(os.fspath(backup), os.fspath(path))

@@ -74,7 +74,7 @@ class AsyncMemory:
     async def changes(
         self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = ""
     ) -> AsyncGenerator[Change, None]:
-        """Yield what is added, changed, removed and hidden from now on; see `Memory.changes`."""
+        """Yield all records that are added, changed, removed and hidden from now on; see `Memory.changes`."""
         with await self.run(self.blocking.changes, scope, kinds, since) as feed:
             while True:
                 for change in await self.run(feed.poll):

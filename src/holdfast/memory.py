@@ -53,7 +53,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     scope: str = ""
     session: str = ""
     time: str = ""
-    """When the record was written, as it says itself."""
+    """When the record was written, according to the record."""
     writer: str = ""
     title: str = ""
     text: str = ""
@@ -67,7 +67,7 @@ class Changes:
         self._memory, self._scope, self._kinds = memory, scope, kinds
         self._ready: list[Change] = []
         self._early: dict[str, str] = {}
-        """The versions of the records that were reported before anything else; the feed may have them again."""
+        """Versions of the records that were reported first; the feed may report them again."""
         self._closed = False
         self._feed = memory.store.follow()
 
@@ -90,7 +90,14 @@ class Changes:
     def poll(self) -> list[Change]:
         """Return the changes since the last call; wait for one, at most a second."""
         ready, self._ready = self._ready, []
-        return ready or self._changes(event for event in self._feed.events(_POLL_SECONDS) if self._is_new(event))
+        if ready:
+            return ready
+        events = []
+        for event in self._feed.events(_POLL_SECONDS):
+            version = self._early.pop(event.id, None)
+            if version is None or event.what != "added" or not event.record or event.record.version != version:
+                events.append(event)
+        return self._changes(events)
 
     def close(self) -> None:
         """End the iteration, also in another thread that waits for it."""
@@ -102,10 +109,6 @@ class Changes:
         events = [Event("added", one.path, one.id, one.kind, one.scope.path, one) for one in earlier]
         self._ready = [*self._changes(events), *self._ready]
         self._early = {event.id: event.record.version for event in events if event.record}
-
-    def _is_new(self, event: Event) -> bool:
-        version = self._early.pop(event.id, None)
-        return version is None or event.what != "added" or not event.record or event.record.version != version
 
     def _changes(self, events: Iterable[Event]) -> list[Change]:
         below = f"{self._scope}/" if self._scope else ""
@@ -195,7 +198,7 @@ class Memory(core.Core):
             super().close()
 
     def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
-        """Return the four memories of a session; two of the same session share what they work on."""
+        """Return the four memories of a session; objects of the same session share their data."""
         from holdfast.memories.mind import Mind
 
         check_given(session=session, scope=scope or "")
@@ -204,7 +207,7 @@ class Memory(core.Core):
     def prompt(
         self, workspace: str = "", session: str = "", run: str = "", task: str = "", budget: int = prompts.BUDGET
     ) -> str:
-        """Return what an agent should know when it starts: rules, memory, the workspace, what the task brings to mind.
+        """Return what an agent should know when it starts: rules, memory, the workspace, records about the task.
 
         At most `budget` tokens; the same as `holdfast context` prints.
         """
@@ -255,7 +258,7 @@ class Memory(core.Core):
         return backup.export(self, os.fspath(target), progress, dry=dry)
 
     def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
-        """Copy what is here to another memory, by default the shared one of the settings; without `yes`, preview it.
+        """Copy this memory to another one, by default the shared one of the settings; without `yes`, preview it.
 
         With a scope, only that workspace is copied.
         """
@@ -264,7 +267,7 @@ class Memory(core.Core):
             return mover.move(progress) if yes else planned
 
     def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
-        """Copy what another memory or a backup has to this one; the opposite of `push`."""
+        """Copy another memory or a backup to this one; the opposite of `push`."""
         with self.moving(source, scope=scope, push=False) as mover:
             planned = mover.plan()
             return mover.move(progress) if yes else planned
@@ -276,7 +279,7 @@ class Memory(core.Core):
         return transfer.opened(self, other, scope, push=push)
 
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
-        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
+        """Follow all records that are added, changed, removed and hidden from now on: iterate over it, and close it.
 
         `since` is the id of a record: those that came after it are reported first.
         """
@@ -296,12 +299,12 @@ class Memory(core.Core):
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
-    """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
+    """Open the memory in a folder that exists; `writer` is recorded with every write."""
     return in_store(roots.open_store(root, watch=watch, writer=writer))
 
 
 def in_store(store: Store) -> Memory:
-    """Return the memory in an open store, without the runs whose process is gone."""
+    """Return the memory in an open store, after the runs of dead processes were removed."""
     memory = Memory(store)
     with contextlib.suppress(HoldfastError):
         memory.compartments.runs.sweep_all()

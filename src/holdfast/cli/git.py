@@ -13,7 +13,7 @@ from holdfast.errors import Invalid
 from holdfast.owner import merge_driver
 
 _MERGES = ("pull", "merge", "rebase", "cherry-pick")
-"""The commands of git after which lost entries are looked for."""
+"""The commands of git after which lost entries are searched for."""
 _OTHERS = ("add", "checkout", "commit", "reset", "restore", "revert", "rm", "stash", "switch")
 _SYNC, _SETUP, _DRIVER = "sync", "setup", "merge-file"
 

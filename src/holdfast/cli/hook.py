@@ -1,4 +1,5 @@
-"""The commands that the hooks of a client run: `context` when a session starts, `hook` later. Neither ever fails.
+"""The commands that the hooks of a client run: `context` when a session starts, `hook` later. Both exit with 0 on
+every error.
 
 `context` prints the memory that an agent needs at its start, within a token budget and, for hooks, a time limit, which
 counts from the start of the process. The workspace and a few small files are always read. When the time is over, what
@@ -43,8 +44,8 @@ ASK = (
 )
 _MARGIN = 0.04
 """Seconds to assemble, print and end."""
-_NOTHING = "Nothing to show yet: nothing was kept that an agent starts with."
-_LATE = "There was no time to read more. Use these names to see it, or give it more time: --within"
+_NOTHING = "Nothing to show yet: this memory has nothing for the start of an agent."
+_LATE = "The time limit was reached. Read the rest with these names, or raise the limit: --within"
 _BEHIND = "; if the index is behind: holdfast refresh"
 _CLIENTS = ("claude-code", "codex")
 _IMPORTED = ("PreCompact", "SessionEnd")
@@ -53,7 +54,7 @@ _INPUT_SECONDS = 0.1
 _READ = 8 << 20
 """Bytes of a transcript that are checked, from its end."""
 _SHORT = 10
-"""A session with fewer turns is not worth asking about."""
+"""A session with fewer turns is not asked."""
 _DAYS = 90
 """How long it is remembered that a session was asked."""
 _SAVES = "remember|revise|save_learning|createState|save_skill|set_plan_status|memory_(?:write|learn|append)"
@@ -65,7 +66,7 @@ _SAVED = regex(
 )
 _NAMED = regex(rb"holdfast|decisions\.md|lessons\.md")
 _PROGRAM = regex(rb'"entrypoint": ?"sdk-|"originator": ?"codex_exec"')
-"""In the transcript of a session that another program runs: that program reads the last answer."""
+"""Found in the transcript of a session that another program runs: a question would replace its answer."""
 
 
 @command()
@@ -98,7 +99,7 @@ def hook(client: str, workspace: str, within: int) -> None:
 
 
 def end_within(milliseconds: int) -> None:
-    """End the process, whatever it does, so long after its start."""
+    """End the process this many milliseconds after its start."""
     left = process_start() + milliseconds / 1000 - time.monotonic()
     timer = threading.Timer(max(0.0, left), os._exit, (0,))
     timer.daemon = True
@@ -209,7 +210,7 @@ def context(budget: int, within: int | None, hook: bool, **given: str) -> None:
         with contextlib.suppress(OSError):  # the transcript cannot be read, or the question not be recorded
             notes = [ASK] if sent.get("source") == "compact" and asks(sent) else []
         _context(text(sent, "cwd"), budget, given, within or WITHIN, notes, hook=True)
-    finally:  # the agent has to start, with or without its memory
+    finally:  # the agent must start even without its memory
         end_now()
 
 

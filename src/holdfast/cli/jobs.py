@@ -37,7 +37,7 @@ from holdfast.model.times import local, utc_now
 from holdfast.tools.tasks import missed_data
 
 _POLL_SECONDS = 2.0
-"""The longest wait before a scheduler checks for new or changed jobs."""
+"""The longest time between two checks for new or changed jobs."""
 _GRACE_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Event = dict[str, Any]
@@ -95,7 +95,7 @@ def _sentence(event: Event) -> str:
         head = " ".join(event["output"].split())[:200]
         what = f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")
     elif name == "unfinished":
-        what = f"was started for {slot}, and no end was noted; it is not run again"
+        what = f"was started for {slot}, and no end was recorded; it is not run again"
     about = f"{event.get('job', '')} {event.get('name', '')}".strip()
     return "  ".join(part for part in (local(utc_now()), about, what) if part)
 
@@ -113,7 +113,7 @@ def log(id: str, count: int) -> None:
         ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
         rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
     columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
-    show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",))
+    show.listing(runs, "No job was run yet.", columns, rows, whole=("job",))
 
 
 class Scheduler:
@@ -166,8 +166,8 @@ class Scheduler:
         if found is None:
             where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
             raise Unavailable(
-                f"The program {where} is not there, or may not be run; no job was started.",
-                "Name one that is on the PATH, or give the path of a file that may be run.",
+                f"The program {where} was not found or is not executable; no job was started.",
+                "Name a program on the PATH, or give the path of an executable file.",
             )
         return [os.path.abspath(found), *arguments]
 

@@ -51,7 +51,7 @@ _ALIASES = {
     "remember": "put", "add": "put", "save": "put", "recall": "search", "ls": "search", "list": "search",
     "find": "search", "show": "get", "cat": "get", "rm": "hide", "delete": "hide",
 }  # fmt: skip
-_INSTEAD = {"edit": "revise", "erase": "forget"}  # what to suggest for names that are not similar
+_INSTEAD = {"edit": "revise", "erase": "forget"}  # suggestions for names that are not similar
 Command = TypeVar("Command", bound=Callable[..., Any])
 Maker = Callable[[], click.Command]
 
@@ -158,7 +158,7 @@ def completion(shell: str) -> None:
 
 def main(command: click.Command = cli, name: str = "holdfast") -> None:
     """Run a command; an error becomes its text and its exit code."""
-    gc.set_threshold(10_000)  # modules and a few records are no garbage; looking for it takes a tenth of a search
+    gc.set_threshold(10_000)  # a command leaves little garbage; collecting it takes a tenth of a search
     arguments = sys.argv[1:]
     color = False if os.environ.get("NO_COLOR") else None  # None: let click decide
     try:
@@ -218,7 +218,7 @@ def locate(*, create: bool = False) -> tuple[str, str]:
 
     root, source = roots.find_root(click.get_current_context().meta["holdfast.root"] or "")
     if source == roots.DEFAULT and create and roots.make_missing(root):
-        click.echo(f"Made a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
+        click.echo(f"Created a memory in {roots.HOME}. For another place, use --root or holdfast init.", err=True)
     elif source == roots.DEFAULT and not os.path.lexists(root):
         what = f"There is no memory yet: no holdfast.toml here or above, and no {roots.HOME}."
         raise Unavailable(what, 'Save something: holdfast remember "…". Or run: holdfast init, or give --root.')

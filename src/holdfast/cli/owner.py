@@ -35,7 +35,7 @@ _SHOWN = 20
 _COLOURS = {"added": "green", "changed": "yellow", "removed": "red", "hidden": "red", "restored": "green"}
 _LINK = "Next: holdfast hot link, if clients have links to the rules."
 _LEVELS = {"error": "red", "warning": "yellow", "fixed": "green"}
-_yes = click.option("--yes", is_flag=True, help="Do it; without this, only show it.")
+_yes = click.option("--yes", is_flag=True, help="Make the change; without this, only show it.")
 _count = click.option("--count", default=0, help="Number of records; asked for if there are many.")
 
 
@@ -54,7 +54,7 @@ def history(id: str, version: str) -> None:
     show.json_and_exit(found)
     rows = []
     for one in found:
-        missing = "text damaged" if one.damaged else "text not kept"
+        missing = "text damaged" if one.damaged else "text not stored"
         note = "current" if one.current else "" if one.kept or not one.version else missing
         note = " · ".join(filter(None, (note, one.reason, one.path and f"from {one.path}")))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
@@ -93,7 +93,7 @@ def forget(ids: tuple[str, ...], query: str, yes: bool, count: int) -> None:
     if yes:
         _forgotten(done)
     elif not records:
-        click.echo("There is nothing like that.")
+        click.echo("Nothing was found.")
     else:
         rows = [
             (local(one.time), one.kind, one.id, " ".join(f"{one.title} {one.text}".split())[:120]) for one in records
@@ -126,7 +126,7 @@ def _forgotten(done: Forgotten) -> None:
     elif not done.looked:
         click.echo("No file was searched, because its text is not known. To search: holdfast forget --query TEXT --yes")
     else:
-        click.echo("No file below the root has its bytes any more.")
+        click.echo("No file below the root contains its bytes any more.")
     for each in done.named:
         click.echo(f"Its name stays in the write log and in traces: {show.printable(each)}")
     if done.too_short:
@@ -205,7 +205,7 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
     Kinds that need approval are set in holdfast.toml: [review] kinds = ["decision"]. No tool can approve.
     """
     if approve and reject:
-        raise Invalid("Approve or reject, not both.", "Leave one of them out.")
+        raise Invalid("--approve and --reject were both given.", "Leave one of them out.")
     with open_root() as memory:
         waiting = corrections.pending(memory, scope)
         chosen = [one for one in waiting if one.id in ids] if ids else waiting
@@ -218,7 +218,7 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
                 show.table(("", ""), list(corrections.changes(memory, one).items()))
             return
         if not ids and not every:
-            raise Invalid("Which ones?", "Give their ids, or --all.")
+            raise Invalid("No proposal was named.", "Give their ids, or --all.")
         failed = 0
         for one in chosen:
             try:
@@ -467,7 +467,7 @@ def link(into: str, remove: bool) -> None:
     """
     with open_root() as memory:
         done = rules.unlink(memory, into) if remove else rules.link(memory, into)
-    nothing = "There is nothing to take back." if remove else "There are no rules and no commands yet."
+    nothing = "There is nothing to remove." if remove else "There are no rules and no commands yet."
     rows = [(made.what, made.path, made.why) for made in done]
     show.listing(done, nothing, ("what", "path", "why"), rows, whole=("path",))
 

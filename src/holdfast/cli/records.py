@@ -44,7 +44,7 @@ _limit = click.option("--limit", default=20, show_default=True, help="The most r
 
 @contextlib.contextmanager
 def _traced(memory: Memory, tool: str, scope: str | Scope | None, **params: Any) -> Iterator[dict[str, Any]]:
-    """Leave the trace that the tool of this name would leave; yield what is added to it."""
+    """Trace a command like the tool of this name; yield the fields to add to the trace."""
     from holdfast.memories.workspaces import Trace, Traces
 
     begin, more = time.perf_counter(), dict[str, Any](params={name: value for name, value in params.items() if value})
@@ -84,7 +84,7 @@ def init(path: str | None, template: bool) -> None:
     show.json_and_exit({"root": location, "written": written})
     following = 'holdfast remember "Something worth remembering."'
     if template:
-        following = "fill in the rules, then run holdfast hot link, which makes them known to clients."
+        following = "fill in the rules, then run holdfast hot link, which links them to clients."
     if written:
         click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.\nNext: {following}")
     else:
@@ -269,7 +269,7 @@ def related(what: str, scope: str | None, limit: int) -> None:
     for tied in found:
         show.tied(tied)
     if not found:
-        click.echo(f"Nothing has to do with {show.printable(what)}.")
+        click.echo(f"No record is related to {show.printable(what)}.")
 
 
 @command()
@@ -280,7 +280,7 @@ def related(what: str, scope: str | None, limit: int) -> None:
 def tail(kind: str, count: int, session: str, scope: str | None) -> None:
     """Print the last entries of a log, oldest first.
 
-    KIND is message, fact, episode or another kind that is kept in a log.
+    KIND is message, fact, episode or another kind that is stored in a log.
     """
     with open_root() as memory:
         records = memory.tail(kind, count, session=session, scope=scope)
@@ -289,7 +289,7 @@ def tail(kind: str, count: int, session: str, scope: str | None) -> None:
     for one in records:
         text = " ".join(one.text.split())
         rows.append((local(one.time), one.id, (f"{one.title}: {text}" if one.title else text)[:300]))
-    show.listing(records, f"No {kind} was kept yet{where}.", ("time", "id", "what"), rows)
+    show.listing(records, f"No {kind} was stored yet{where}.", ("time", "id", "what"), rows)
 
 
 @command()
@@ -316,7 +316,7 @@ def refresh(rebuild: bool) -> None:
                 memory.embed(progress)
     show.json_and_exit(done)
     click.echo(
-        f"{amount(done.files, 'file')} looked at, {done.changed} read, {done.removed} gone, "
+        f"{amount(done.files, 'file')} checked, {done.changed} read, {done.removed} removed, "
         f"{amount(done.records, 'record')} indexed."
     )
     show.warnings(done.problems, 5, _ALL)
@@ -337,7 +337,7 @@ def embed(status: bool) -> None:
                 found = memory.embed(progress)
     show.json_and_exit(msgspec.structs.asdict(found))
     if not found.embedder:
-        click.echo(found.problem or "There is no embedder: records are found by words alone.")
+        click.echo(found.problem or "There is no embedder: search uses words alone.")
     else:
         click.echo(
             f"{found.embedder} ({found.model} {found.version}): {found.vectors} records have vectors, {found.missing}"

@@ -110,9 +110,9 @@ def create(store: str, tenant: str | None, name: str, scope: str | None, **given
     """Create a token and print it. It is shown only once."""
     location, path = _store_of(store, tenant), ""
     if scope is not None:
-        if not scope.strip():  # as from a variable that is not set
-            step = "Name a workspace, or leave it out: then the token sees everything."
-            raise Invalid("--scope names nothing.", step)
+        if not scope.strip():  # for example from an unset variable
+            step = "Name a workspace, or leave --scope out for a token that sees everything."
+            raise Invalid("--scope is empty.", step)
         with open_root(location) as memory:
             path = memory.scopes.resolve(scope).path
     from holdfast.mcp.auth import issue

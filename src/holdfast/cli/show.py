@@ -94,7 +94,7 @@ def table(
 def listing(
     found: Collection[object], nothing: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **layout: Any
 ) -> None:
-    """Print what was found: as JSON, as a table, or the sentence for nothing."""
+    """Print a result: as JSON, as a table, or as the sentence `nothing` if it is empty."""
     json_and_exit(found)
     table(columns, rows, nothing=nothing, **layout)
 

@@ -62,9 +62,9 @@ _LEARNED = ("date", "category", "scope", "title")
 _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
     "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
-    "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
+    "memory_recall": lambda reply: show.reply(reply, "That key has no value."),
 }
-"""How a terminal shows the replies that are not shown by `show.reply`."""
+"""Functions that print a reply on a terminal, for tools whose reply `show.reply` does not print."""
 _ALONE = "alone"
 _LINE = 200
 """Characters of parameters or results in a table."""
@@ -134,7 +134,7 @@ def _command(name: str, tool: Tool) -> click.Command:
                 (sent.setdefault(parents[name], {}) if name in parents else sent)[name] = value
         if tool.agent == "mind" and sent.get("type") == "working":
             raise Invalid(
-                "Working memory lives in one process: here it would end with this command.",
+                "Working memory exists only in one process and would end with this command.",
                 "Use episodic, semantic or procedural; or a program that runs longer.",
             )
         _run(tool, sent, Context(workspaceId=workspace, sessionId=session))
@@ -259,7 +259,7 @@ def chat_history(last: int) -> None:
     if found:
         show.warnings(found.problems)
     else:
-        click.echo("Nothing was said yet.")
+        click.echo("There are no messages yet.")
 
 
 @command("memory")

@@ -20,13 +20,13 @@ _MEANING = {
     "new": "not {there} yet",
     "changed": "changed since the last transfer",
     "merged": "entries will be merged",
-    "conflict": "changed on both sides: {stays} stays, {goes} is kept beside it",
+    "conflict": "changed on both sides: {stays} stays, {goes} is stored beside it",
     "same": "{there} already",
     "newer": "changed {side} only: left alone",
     "gone": "removed {side}: not restored",
     "forgotten": "forgotten {side}: not restored",
 }
-"""What becomes of a document or of entries."""
+"""The planned change of a document or of entries."""
 _PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes": "ours"}
 _PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
 _NOTHING = "Nothing was written."
@@ -71,7 +71,9 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
             _preview(planned, push=push)
         if not dry_run and not planned.nothing and not yes:
             if not (on_terminal and sys.stdin.isatty()):
-                raise Invalid("Nothing was copied: there is no terminal to ask on.", "Use --dry-run first, then --yes.")
+                raise Invalid(
+                    "Nothing was copied: there is no terminal for a confirmation.", "Use --dry-run first, then --yes."
+                )
             click.confirm(f"Copy {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:
             try:
@@ -79,7 +81,7 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
                     done = mover.move(progress)
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
-                raise Unavailable(error.message, f"What was copied stays; {again} again to finish.") from None
+                raise Unavailable(error.message, f"Copied records stay. Run {again} again to continue.") from None
     show.json_and_exit(done, code=1 if done.refused and done.done else 0)
     if dry_run:
         click.echo(_NOTHING)
@@ -192,6 +194,6 @@ def import_(source: str, paths: tuple[str, ...], workspace: str | None, project:
         skipped = amount(done.skipped, "line or file", "lines or files")
         added = "would be added" if dry_run else "added"
         size = f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}"
-        click.echo(f"{size}: {done.added} {added}, {known} already there, {skipped} skipped.")
+        click.echo(f"{size}: {done.added} {added}, {known} already stored, {skipped} skipped.")
         click.echo(_NOTHING if dry_run else f"Search them: {following}")
     show.warnings(done.problems, 10, "--json lists the first hundred")

@@ -1,5 +1,5 @@
 """The MCP server: tools, prompts and resources, over stdio and streamable HTTP.
 
-`server` answers requests; `stdio` and `http` are the transports. Only the command line imports this package, because
+`server` handles requests; `stdio` and `http` are the transports. Only the command line imports this package, because
 loading the SDK takes longer than loading everything else together.
 """

@@ -5,9 +5,9 @@ reading. Grants of issued tokens are in a table of a database or, for a folder, 
 grant that was looked up is trusted for a moment; a revoked token stops working within seconds. If the store cannot be
 asked, the request is refused.
 
-The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself. Each
-tenant's memory and each scope of it is opened once. Of many tenants, the least recently used is closed, never while it
-is in use. Closing a memory ends the notes of its runs.
+The store is opened when a request needs it, so a server can start while its database is down; it reconnects by
+itself. Each tenant's memory and each scope of it is opened once. Of many tenants, the least recently used is closed,
+never while it is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RateLimits(msgspec.Struct, frozen=True):
     requests: float = 200.0
     """Requests per second for each token, in the long run."""
     strangers: float = 20.0
-    """Requests per second without a valid token, for each address; the rest is refused unread."""
+    """Requests per second without a valid token, for each address; further ones are refused unread."""
     burst: float = 10.0
     """Requests of this many seconds may come at once."""
     connections: int = 256
@@ -101,7 +101,7 @@ class Bearer(msgspec.Struct):
 
 
 class Refused(Exception):
-    """A request that is not answered: its HTTP status, and the reason."""
+    """A refused request: its HTTP status, and the reason."""
 
 
 class Auth:
@@ -127,7 +127,7 @@ class Auth:
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
         self._issued: dict[bytes, Bearer] = {}
-        """By the hash of the token, which is not kept."""
+        """By the hash of the token; the token itself is not stored."""
         self.bucket_of = functools.lru_cache(MOST_KNOWN)(lambda _address: Bucket(limits.strangers, limits.burst))
         """Returns the bucket of an address for its requests without a valid token."""
         self._lookups: CapacityLimiter | None = None
@@ -144,7 +144,7 @@ class Auth:
         bearer = self.known(sent)
         if not foreign and sent and (bearer is None or not bearer.is_fresh):
             self._lookups = self._lookups or anyio.CapacityLimiter(_LOOKUPS)
-            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
+            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not use all threads
             try:
                 bearer = await anyio.to_thread.run_sync(self.look_up, sent, limiter=limiter)
             except HoldfastError:
@@ -164,7 +164,7 @@ class Auth:
         if token is None:
             return None
         begun, grant = time.monotonic(), None
-        with contextlib.suppress(Invalid):  # no tenant can have that name
+        with contextlib.suppress(Invalid):  # not a possible name of a tenant
             grant = self.grants().find(token.tenant, token.id)
         key = hashlib.sha256(sent).digest()
         if not grants.matches(token, grant) or not grant:
@@ -175,7 +175,7 @@ class Auth:
         bearer = self._issued.setdefault(key, self._bearer(f"{grant.tenant}/{grant.id}", grant, grant.reads_only))
         bearer.checked = begun
         if grant.used != today():
-            with contextlib.suppress(HoldfastError):  # a server that may only read cannot record it
+            with contextlib.suppress(HoldfastError):  # a read-only server cannot record it
                 self.grants().note_use(grant.tenant, grant.id)
         return bearer
 
@@ -185,7 +185,7 @@ class Auth:
             if self._grants is None:
                 since, error = self._failed
                 if error and time.monotonic() - since < _PAUSE_SECONDS:
-                    raise error  # or every waiting request would try to connect, one after the other
+                    raise error  # otherwise each waiting request would try to connect, one after another
                 try:
                     self._grants = open_grants(self._store)
                 except HoldfastError as error:
@@ -216,7 +216,7 @@ class Auth:
 
     @contextlib.contextmanager
     def _use(self, key: Key) -> Iterator[Memory]:
-        """Use a memory for a caller that may not see errors of the store."""
+        """Use a memory for a caller to whom errors of the store are not shown."""
         opened = False
         try:
             with self.memories.use(key) as memory:
@@ -293,7 +293,7 @@ class MemoryPool:
 
     @contextlib.contextmanager
     def _entered(self, key: Key) -> Iterator[LazyMemory]:
-        """Give a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
+        """Yield a memory and keep it in the pool meanwhile; close idle ones if there are too many."""
         with self._lock:
             memories = self._opened.setdefault(key.tenant, {"": LazyMemory(lambda: self._open(key))})
             self._opened.move_to_end(key.tenant)
@@ -352,9 +352,9 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                raise Unavailable(f"The token file {path} is not a file of yours.", "Remove it, and start again.")
+                raise Unavailable(f"The token file {path} is not yours.", "Remove it, and start again.")
             if found.st_mode & 0o077:
-                raise Unavailable(f"The token file {path} can be read by others.", f"Run: chmod 600 {path}")
+                raise Unavailable(f"The token file {path} can be read by other users.", f"Run: chmod 600 {path}")
             token = file.read(1000).decode("ascii", "replace").strip()
     except OSError as error:
         raise Unavailable(f"The token file {path}: {error.strerror}.", "Check its permissions.") from None

@@ -45,7 +45,7 @@ _FAMILIES = (
     ("holdfast_tool_calls_total", "counter", "Calls of tools, by how they ended."),
     ("holdfast_tool_seconds", "histogram", "How long calls of tools took."),
     ("holdfast_errors_total", "counter", "Errors, by their class."),
-    ("holdfast_http_answers_total", "counter", "Answers, by status."),
+    ("holdfast_http_answers_total", "counter", "Responses, by status."),
     ("holdfast_http_limited_total", "counter", "Requests refused for coming too fast."),
     ("holdfast_http_connections", "gauge", "Connections that are open."),
     ("holdfast_memories_open", "gauge", "Memories that are open."),
@@ -115,7 +115,7 @@ class Metrics:
             if outcome != "ok":
                 self._add("holdfast_errors_total", kind=outcome)
 
-    def answered(self, status: int) -> None:
+    def responded(self, status: int) -> None:
         with self._lock:
             self._add("holdfast_http_answers_total", status=str(status))
             self._add("holdfast_http_limited_total", int(status == 429))
@@ -177,7 +177,10 @@ class Health:
         text = _public_text(error)
         self.log.warn("failed", state=text, reason=str(error), **_caller_fields())
         kind = Busy if isinstance(error, Busy) else Unavailable
-        return kind(f"{text[0].upper()}{text[1:]}.", "Look what was done before you try again. The log has the reason.")
+        return kind(
+            f"{text[0].upper()}{text[1:]}.",
+            "Check whether the call had an effect before you try again. The log has the reason.",
+        )
 
     async def ready_page(self) -> Response:
         if problem := await self.problem():

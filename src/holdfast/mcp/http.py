@@ -1,9 +1,9 @@
 """MCP over streamable HTTP: on loopback unless a host is named, and always with a token.
 
-Every request is checked before anything else reads it: Host and Origin, so that no web page can reach the memory
+Every request is checked before it is processed: Host and Origin, so that no web page can reach the memory
 through a browser, then the token, then the rate, which is counted for each token and, for requests without a valid
 token, for each address; then the size of the body. The token decides which memory is used, and whether it may be
-changed; that is checked for each call. Clients that send slowly are the business of a reverse proxy.
+changed; that is checked for each call. Protection against slow clients is left to a reverse proxy.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def main(
     tokens = {}
     for reads_only in (False, True) if owner_tokens else ():
         token, path = token_for(store, read_only=reads_only)
-        print(
-            f"{'A token that may only read' if reads_only else 'The token'} is in {path}", file=sys.stderr, flush=True
-        )
+        print(f"{'The read-only token' if reads_only else 'The token'} is in {path}", file=sys.stderr, flush=True)
         tokens[token] = reads_only
 
     def leave(*_: Any) -> None:
@@ -106,7 +104,7 @@ def _listen(guard: Guard) -> None:
         shown = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
         print(f"Holdfast listens on {address}", file=sys.stderr, flush=True)
-        for name in ("mcp", "uvicorn.error"):  # both log what clients sent, refused requests included
+        for name in ("mcp", "uvicorn.error"):  # both log the data that clients sent, also of refused requests
             logging.getLogger(name).setLevel(logging.ERROR)
         config = uvicorn.Config(
             guard,
@@ -131,7 +129,7 @@ def _listen(guard: Guard) -> None:
 def connections(most: int) -> Callable[[str, str, str], Connection]:
     """Return a function from a token and an MCP session or, in the stateless protocol, a `sessionId` to a connection.
 
-    Of very many connections, only the last that were used are known.
+    Only the most recently used connections are remembered.
     """
     known = functools.lru_cache(most)(lambda *_key: Connection())
 
@@ -144,7 +142,7 @@ def connections(most: int) -> Callable[[str, str, str], Connection]:
 
 
 class Guard:
-    """The ASGI application. It passes on requests that come from the right place with a valid token, and logs all."""
+    """The ASGI application. It passes on requests from an allowed origin with a valid token, and logs all requests."""
 
     def __init__(self, store: str, options: Options, defaults: Context, owner_tokens: dict[str, bool]) -> None:
         self.options = options
@@ -188,7 +186,7 @@ class Guard:
         identifier = named if _REQUEST_ID.match(named) else secrets.token_hex(8)
         begin, status = time.perf_counter(), 0
 
-        async def answer(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -196,9 +194,9 @@ class Guard:
             await send(message)
 
         try:
-            await self._serve(request, receive, answer, identifier)
+            await self._serve(request, receive, send_with_id, identifier)
         finally:
-            self.health.metrics.answered(status)
+            self.health.metrics.responded(status)
             if status >= 400:
                 ms = round((time.perf_counter() - begin) * 1000, 1)
                 self.health.log.warn("refused", request=identifier, status=status, ms=ms)
@@ -215,7 +213,7 @@ class Guard:
         body = await _read_body(receive, request.headers.get("content-length", "0"))
         if not body:
             await _refused(413, "The body is too large")(scope, receive, send)
-        elif body[-1]["type"] != "http.disconnect":  # or the client is gone
+        elif body[-1]["type"] != "http.disconnect":  # or the client has disconnected
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=bearer.name, scopes=[]))
             session = request.headers.get("mcp-session-id", "")[:_LONGEST_ID]  # the stateless protocol has none
             caller = scope[_CALLER] = msgspec.structs.replace(
@@ -271,7 +269,7 @@ def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> R
 async def _read_body(receive: Receive, declared: str) -> list[Message]:
     """Return the messages of a request's body, none if it is too large.
 
-    Some of a large body is read as well: a client that is cut off sees no answer.
+    Some of a large body is read as well: a client that is cut off sees no response.
     """
     if len(declared) > _LONGEST_LENGTH or int(declared) > _DRAINED * MAX_MESSAGE:
         return []
@@ -293,17 +291,17 @@ def _ending_run(caller: Caller, send: Send) -> Send:
         with contextlib.suppress(HoldfastError), caller.use() as memory:
             memory.compartments.runs.close(caller.run)
 
-    async def answer(message: Message) -> None:
+    async def end_and_send(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] // 100 == 2:
             await anyio.to_thread.run_sync(end)
         await send(message)
 
-    return answer
+    return end_and_send
 
 
 def sdk_server(toolset: str) -> Server[Any]:
-    """Return a server of the official SDK that gives our answers."""
-    answers = server.Answers(toolset)
+    """Return a server of the official SDK that calls our handlers."""
+    handlers = server.Handlers(toolset)
 
     def handler(method: str) -> Any:
         async def handle(request: ServerRequestContext[Any, Any], _params: Any) -> dict[str, Any]:
@@ -311,15 +309,15 @@ def sdk_server(toolset: str) -> Server[Any]:
             about = request.session.client_params
             client = about.client_info.name if about else ""
             try:
-                found = await anyio.to_thread.run_sync(answers.answer, caller, method, request.params or {}, client)
-                return modern(method, found)  # the SDK removes what older clients do not know
+                result = await anyio.to_thread.run_sync(handlers.handle, caller, method, request.params or {}, client)
+                return modern(method, result)  # the SDK removes what older clients do not know
             except ProtocolError as error:
                 raise MCPError(error.code, str(error), None if error.data is UNSET else error.data) from None
 
         return handle
 
     def schema(name: str) -> dict[str, Any] | None:
-        tool = answers.offered.get(name)
+        tool = handlers.offered.get(name)
         return tool["inputSchema"] if tool else None
 
     return Server(

@@ -3,8 +3,8 @@
 Clients of the older era of the protocol open a connection with `initialize`. Those of the newer one have no handshake:
 each request names the protocol version, the client and its capabilities in `params._meta`. The first request decides
 for the whole connection. A thread reads, a few others work on requests. Standard output is for the protocol alone. A
-bad line gets an error reply. When the input ends, pending requests are still answered. When the client no longer
-reads, nothing more is taken from it.
+bad line gets an error response. When the input ends, pending requests still get their responses. When the client no
+longer reads, no more input is read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.mcp.server import (
     MAX_MESSAGE,
     SERVER_INFO,
     WRITER,
-    Answers,
     Caller,
+    Handlers,
     LazyMemory,
     ProtocolError,
     converted,
@@ -60,7 +60,7 @@ _MOST_PENDING = 64
 _MOST_THREADS = 16
 _DRAIN_SECONDS = 30.0
 
-Answer = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
+Handle = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
 """Returns the result of a request: method, parameters, name of the client. ProtocolError refuses it."""
 
 
@@ -75,8 +75,8 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
 
     memory, connection = LazyMemory(opener), Connection()
     caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start, connection=lambda _session: connection)
-    answers = Answers(toolset)
-    dialogue = Dialogue(functools.partial(answers.answer, caller), answers.methods)
+    handlers = Handlers(toolset)
+    dialogue = Dialogue(functools.partial(handlers.handle, caller), handlers.methods)
     try:
         with _pipes() as (source, sink), contextlib.suppress(KeyboardInterrupt):
             Pipe(dialogue, source, sink).run()
@@ -87,8 +87,8 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
 # messages
 
 
-class Frame(msgspec.Struct, eq=False):
-    """A request, or a notification if it has no id. One without a method is a response, and of no use here."""
+class ClientMessage(msgspec.Struct, eq=False):
+    """A request, or a notification if it has no id. One without a method is a response, and ignored."""
 
     jsonrpc: Literal["2.0"]
     method: str | UnsetType = UNSET
@@ -107,10 +107,10 @@ class _Initialize(msgspec.Struct):
     clientInfo: _Implementation
 
 
-_decoder = msgspec.json.Decoder(Frame)
+_decoder = msgspec.json.Decoder(ClientMessage)
 
 
-def parse(line: bytes, whole: bool = True) -> Frame:
+def parse(line: bytes, whole: bool = True) -> ClientMessage:
     """Return the message of a line, of which only both ends are there if it is too long; ProtocolError."""
     if not whole:
         raise ProtocolError(_INVALID_REQUEST, f"The message is larger than {MAX_MESSAGE >> 20} MiB")
@@ -129,11 +129,11 @@ def likely_id(line: bytes) -> int | str | None:
     return (given.strip('"') if given.startswith('"') else int(given)) if given else None
 
 
-def result(identifier: Any, content: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": identifier, "result": content})
+def result_message(identifier: Any, result: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": identifier, "result": result})
 
 
-def refusal(identifier: Any, error: ProtocolError) -> bytes:
+def error_message(identifier: Any, error: ProtocolError) -> bytes:
     described = {"code": error.code, "message": str(error)} | ({} if error.data is UNSET else {"data": error.data})
     return msgspec.json.encode({"jsonrpc": "2.0", "id": identifier, "error": described})
 
@@ -141,15 +141,15 @@ def refusal(identifier: Any, error: ProtocolError) -> bytes:
 class Dialogue:
     """The requests of one client: the era of the protocol, and the client's name."""
 
-    def __init__(self, answer: Answer, methods: frozenset[str]) -> None:
-        self._answer = answer
+    def __init__(self, handle: Handle, methods: frozenset[str]) -> None:
+        self._handle = handle
         self._methods = methods
         self._is_modern: bool | None = None
         """None before the first request."""
         self._client: str | None = None
         """Its name in the handshake; None before."""
 
-    def reply(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    def handle(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of a request; ProtocolError refuses it."""
         meta = params.get("_meta")
         enveloped = isinstance(meta, dict) and _VERSION in meta and method != "initialize"
@@ -174,7 +174,7 @@ class Dialogue:
         self._check_method(method)
         if self._client is None:
             raise ProtocolError(INVALID_PARAMS, "Send initialize first.")
-        return self._answer(method, params, self._client)
+        return self._handle(method, params, self._client)
 
     def _modern(self, method: str, params: Mapping[str, Any], meta: Any) -> dict[str, Any]:
         if method == "initialize":
@@ -194,13 +194,13 @@ class Dialogue:
             about = {"supported": MODERN_VERSIONS, "requested": version}
             raise ProtocolError(_UNSUPPORTED_VERSION, "Unsupported protocol version", about)
         if method == "server/discover":
-            found = {"supportedVersions": MODERN_VERSIONS, "capabilities": _CAPABILITIES, "instructions": INSTRUCTIONS}
+            result = {"supportedVersions": MODERN_VERSIONS, "capabilities": _CAPABILITIES, "instructions": INSTRUCTIONS}
         else:
             self._check_method(method)
             client = given.get(f"{_META}clientInfo")
             named = client.get("name") if isinstance(client, dict) else None
-            found = self._answer(method, params, named if isinstance(named, str) else "")
-        return {**modern(method, found), "_meta": {f"{_META}serverInfo": SERVER_INFO}}
+            result = self._handle(method, params, named if isinstance(named, str) else "")
+        return {**modern(method, result), "_meta": {f"{_META}serverInfo": SERVER_INFO}}
 
     def _check_method(self, method: str) -> None:
         if method not in self._methods:
@@ -220,11 +220,11 @@ class Pipe:
         self._ended = threading.Event()
         """The input has ended, or the client has closed the output."""
         self._settled = threading.Condition()
-        self._pending: set[Frame] = set()
-        self._cancelled: set[Frame] = set()
-        """Those of the pending requests that the client no longer wants an answer to."""
+        self._pending: set[ClientMessage] = set()
+        self._cancelled: set[ClientMessage] = set()
+        """Pending requests that the client no longer wants a response to."""
         self._writing = threading.Lock()
-        self._work: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[ClientMessage] = queue.SimpleQueue()
         self._free = threading.Semaphore(0)
         self._threads = 0
 
@@ -242,12 +242,12 @@ class Pipe:
             try:
                 request = parse(line, whole)
             except ProtocolError as error:
-                self._write(refusal(likely_id(line), error))
+                self._write(error_message(likely_id(line), error))
                 continue
             if not isinstance(request.method, str):
                 continue
             if not isinstance(request.id, int | str) or isinstance(request.id, bool):
-                if request.method == "notifications/cancelled":  # a write is done or it is not: its answer is dropped
+                if request.method == "notifications/cancelled":  # a write is done or it is not: its response is dropped
                     unwanted = (request.params or {}).get("requestId")
                     with self._settled:
                         self._cancelled |= {one for one in self._pending if one.id == unwanted}
@@ -256,7 +256,7 @@ class Pipe:
                 self._settled.wait_for(lambda: len(self._pending) < _MOST_PENDING or self._ended.is_set())
                 self._pending.add(request)
             if request.method == "initialize":  # the next request depends on it
-                self._answer(request)
+                self._handle(request)
                 continue
             self._work.put(request)
             if not self._free.acquire(blocking=False) and self._threads < _MOST_THREADS:
@@ -266,29 +266,29 @@ class Pipe:
 
     def _serve(self) -> None:
         while True:
-            contextvars.copy_context().run(self._answer, self._work.get())
+            contextvars.copy_context().run(self._handle, self._work.get())
             self._free.release()
 
-    def _answer(self, request: Frame) -> None:
+    def _handle(self, request: ClientMessage) -> None:
         try:
-            answer = result(request.id, self._dialogue.reply(str(request.method), request.params or {}))
+            message = result_message(request.id, self._dialogue.handle(str(request.method), request.params or {}))
         except ProtocolError as error:
-            answer = refusal(request.id, error)
+            message = error_message(request.id, error)
         except Exception:
             import traceback
 
             traceback.print_exc()
-            answer = refusal(request.id, ProtocolError(INTERNAL_ERROR, "Internal server error"))
+            message = error_message(request.id, ProtocolError(INTERNAL_ERROR, "Internal server error"))
         if request not in self._cancelled:
-            self._write(answer)
+            self._write(message)
         with self._settled:
             self._pending.discard(request)
             self._cancelled.discard(request)
             self._settled.notify_all()
 
-    def _write(self, answer: bytes) -> None:
+    def _write(self, message: bytes) -> None:
         with self._writing, contextlib.suppress(OSError):
-            write_all(self._sink, answer + b"\n")
+            write_all(self._sink, message + b"\n")
             return
         self._ended.set()  # the client has closed the pipe
         with self._settled:

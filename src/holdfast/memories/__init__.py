@@ -1,4 +1,4 @@
-"""What agents remember, one thin module per contract, each over the store and none over another.
+"""The memories of agents, one thin module per contract; each uses the store and no other module.
 
 Functions here raise; the tool layer turns what they raise into replies.
 """

@@ -1,7 +1,7 @@
 """Chat: all messages of all channels in one log, and long-term memory in `MEMORY.md`.
 
 Nothing is summarised: a prompt has the last messages and the long-term memory as they are; older messages are searched.
-A question and its answer are stored together; half of a pair, after a crash, is left out and reported.
+A question and its answer are stored together; half of a pair that a crash left is skipped and reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KIND = KINDS["message"]
 _DAY = 86_400_000
 _MOST_DAYS = 36_500
 _NEIGHBOURS = (8, 64, 512)
-"""How many lines are read, step by step, to find a neighbour in the same channel."""
+"""How many lines are read to find a neighbour in the same channel: more with each attempt."""
 _RECENT = 1_000
 """How many of the last messages are read for the names of channels."""
 _MOST_STEPS = 10
@@ -88,7 +88,7 @@ class Chat:
         answer = {"role": "assistant", "content": assistant_reply, "channel": channel}
         lines = [_line(each) | {"exchange": exchange} for each in (question, answer)]
         ids = self._memory.add(self._log, lines, op_id=op_id, time=_KIND.time)
-        if op_id:  # it may have been stored before
+        if op_id:  # an earlier call may have stored it
             return str(self._memory.get(ids[-1]).fields.get("exchange") or exchange)
         return exchange
 
@@ -118,7 +118,7 @@ class Chat:
     def save_global_memory(self, content: str, op_id: str = "") -> Saved:
         """Replace `MEMORY.md`; the old text is kept, and `undo_global_memory` restores it."""
         if not isinstance(content, str):
-            raise Invalid(f"The content is {type(content).__name__}.", "Give text.")
+            raise Invalid(f"The content must be text, not {type(content).__name__}.", "Give text.")
         check_text(content)
         return self._saved(self._memory.replace(self._page, content.encode("utf-8"), op_id=op_id), content)
 
@@ -128,7 +128,7 @@ class Chat:
         self._memory.store.log_write({"path": self._page, "before": version, "after": version})
 
     def undo_global_memory(self, op_id: str = "") -> Saved:
-        """Restore the text of `MEMORY.md` from before it was last written here; again, the one before that."""
+        """Undo the last write of `MEMORY.md`; call it again to undo the one before."""
         return self._saved(self._memory.undo(self._page, op_id), self.load_global_memory())
 
     def _saved(self, receipt: Receipt, content: str) -> Saved:
@@ -142,7 +142,7 @@ class Chat:
         """Return the prompt for a new user message; the same history, memory and settings give the same prompt."""
         for name, value in (("user_message", user_message), ("system_prompt", system_prompt)):
             if not isinstance(value, str):
-                raise Invalid(f"{name} is {type(value).__name__}.", "Give text.")
+                raise Invalid(f"{name} must be text, not {type(value).__name__}.", "Give text.")
         count, source = self._settings.history_context_messages, self._newest([])
         taken, usable = list[Message](), list[Message]()
         for _ in range(_MOST_STEPS):
@@ -193,13 +193,13 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as its line: the required fields and those that are set."""
     values = msgspec.structs.asdict(given) if isinstance(given, Message) else given
     if not isinstance(values, Mapping):
-        raise Invalid(f"A message is {type(given).__name__}.", "Give {role, content}.")
+        raise Invalid(f"A message must be an object, not {type(given).__name__}.", "Give {role, content}.")
     if unknown := [str(name) for name in values if name not in (*_TEXTS, "tool_calls", "exchange", "id")]:
         raise Invalid(f"A message has no {', '.join(unknown)}.", f"It takes {', '.join((*_TEXTS, 'tool_calls'))}.")
     calls = values.get("tool_calls") or None
     line: dict[str, Any] = {"role": values.get("role"), "content": values.get("content")}
     if line["content"] is None and calls:
-        line["content"] = ""  # a model that only calls tools says nothing
+        line["content"] = ""  # a message with tool calls may have no text
     line |= {name: values[name] for name in _TEXTS[2:] if values.get(name) not in (None, "")}
     if isinstance(line.get("timestamp"), datetime):
         line["timestamp"] = line["timestamp"].astimezone().isoformat()
@@ -208,7 +208,7 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     if line["role"] not in ROLES:
         raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
     check_text(*line.values())
-    if given_time := line.get("timestamp"):  # without a zone it is local
+    if given_time := line.get("timestamp"):  # a time without a zone is local
         if not (known := normal(given_time)):
             raise Invalid(f"{given_time!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
         zoned = len(given_time) > len("2026-02-23") and datetime.fromisoformat(given_time).tzinfo

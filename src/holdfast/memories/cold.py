@@ -59,7 +59,7 @@ class ImportReport(msgspec.Struct, omit_defaults=True):
     skipped: int = 0
     """Lines and files that could not be read."""
     problems: list[Problem] = []
-    """The first of those, with file and line."""
+    """The first of these, with file and line."""
 
     def skip(self, path: str, why: str, line: int = 0) -> None:
         self.skipped += 1
@@ -78,21 +78,21 @@ def find_sources(source: str, path: str = "") -> list[SourceFile]:
     tops = [os.path.realpath(os.path.join(home, folder)) for folder in folders]
     there = [top for top in tops if os.path.lexists(top)]
     if not there:
-        raise NotFound(f"{tops[0]} is not there.", f"Name the folder in which {source} keeps them.")
+        raise NotFound(f"{tops[0]} does not exist.", f"Name the folder in which {source} keeps them.")
     return [found for top in there for found in _below(top)]
 
 
 def named(path: str) -> list[SourceFile]:
     """Return the given file, or all files below the given folder."""
     if not path:
-        raise Invalid("This source has no folder of its own.", "Name the file or folder.")
+        raise Invalid("This source has no default folder.", "Name the file or folder.")
     try:
         top = os.path.realpath(on_disk(path))
         there = os.path.lexists(top)
-    except ValueError:  # NUL, or half a character
-        raise Invalid("No file can have such a name.", "Check the path.") from None
+    except ValueError:  # NUL, or a lone surrogate
+        raise Invalid("This is not a valid file name.", "Check the path.") from None
     if not there:
-        raise NotFound(f"{top} is not there.", "Check the path.")
+        raise NotFound(f"{top} does not exist.", "Check the path.")
     return _below(top)
 
 
@@ -135,7 +135,7 @@ def parsed_lines(
 
 
 def _printable(path: str) -> str:
-    """Return a path as valid text, whatever bytes its name has."""
+    """Return a path as valid text, even if its name is not valid UTF-8."""
     return path.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -184,7 +184,7 @@ class Transcripts:
 
 
 class _TurnReader:
-    """One source while it is read: its session, and the times and ids of its turns."""
+    """The state of reading one source: its session, and the times and ids of its turns."""
 
     def __init__(self, file: SourceFile, fixed: dict[str, str], modified: int, clean: transcripts.Clean) -> None:
         self._clean = clean

@@ -1,4 +1,4 @@
-"""Compaction: one appended summary that names the entries it covers; and what fits of the memories in a prompt.
+"""Compaction: one appended summary that names the entries it covers; and the part of a memory that fits into a prompt.
 
 The summary is added in a transaction that read the one before it, so two processes that compact at once build on each
 other. A summary consists of sentences of the entries, or is a model's, within budgets and with a fallback to sentences.
@@ -58,7 +58,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Summaries:
-    """The state of a log of summaries, the same in whatever order its entries come."""
+    """The state of a log of summaries; the order of the entries does not matter."""
 
     def __init__(self) -> None:
         self._every: list[Summary] = []
@@ -76,7 +76,7 @@ class Summaries:
         self._every.append(Summary(id, type, text, str(covers.get("first", "")), covers["last"], count, time, said))
 
     def newest(self, type: str) -> Summary | None:
-        """Return the summary of a memory that covers most."""
+        """Return the summary of a memory that covers the most entries."""
         found = (one for one in self._every if one.type == type and not self._marks.newest(one.id)[1])
         return max(found, key=lambda one: (one.last, one.id), default=None)
 
@@ -102,7 +102,7 @@ class Spent:
 
 
 class Summariser:
-    """Writes a summary; afterwards `by` and `fallback` say how."""
+    """Writes a summary; afterwards `by` and `fallback` record how it was made."""
 
     def __init__(self, memory: Core, *, summarize: bool = True) -> None:
         self._memory = memory
@@ -111,12 +111,12 @@ class Summariser:
         self.fallback = ""
 
     def write(self, entries: Sequence[Entry], said: Said = (), most: int = 0) -> Gist:
-        """Summarise entries, going on from what was said of those before them, in at most `most` tokens."""
+        """Summarise entries in at most `most` tokens, as a continuation of the earlier summary."""
         usual = self._memory.settings.mind.summary_tokens
         budget = min(most, usual) if most else usual
         if not self._summarize:
             count, first, last = amount(len(entries), "entry", "entries"), entries[0].time, entries[-1].time
-            text = f"{count} from {first or '?'} to {last or '?'}; nothing of them is summarised here."
+            text = f"{count} from {first or '?'} to {last or '?'}; none of them is summarised here."
             text = summaries.head(text, budget)
             return summaries.after(said, Gist(text, (("", text),)), budget)
         settings = self._memory.settings.model
@@ -193,7 +193,7 @@ def _recorded(record: Record) -> Entry:
 
 
 def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) -> str:
-    """Return what fits of these lines and of a summary, each part under its title, in at most so many tokens.
+    """Return as much of these lines and of a summary as fits into `most` tokens, each part under its title.
 
     Each part has an equal share; what a small part does not need goes to the larger ones.
     """

@@ -1,4 +1,4 @@
-"""Compartments: what an agent saves for one run, for a session, for its plans.
+"""Compartments: entries that an agent saves for one run, for a session, or for its plans.
 
 An entry is one line of a log. Session and plan share the log of the session, which no search covers. Clearing hides
 entries; a run whose entries are all cleared loses its file. The size limit is checked in the transaction that adds.
@@ -71,7 +71,7 @@ class SavedEntry(Note, frozen=True, kw_only=True):
 
 
 class EntryFilter(msgspec.Struct, frozen=True):
-    """Which entries are meant: those that match every given field; any of the tags is enough."""
+    """A filter: an entry has to match every given field, and one of the tags."""
 
     id: str = ""
     category: str = ""
@@ -89,7 +89,7 @@ EVERYTHING = EntryFilter()
 
 
 class Fold:
-    """The state of a log, the same in any order of its lines."""
+    """The state of a log; the order of its lines does not matter."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[str, SavedEntry]] = {}
@@ -135,7 +135,7 @@ class Fold:
 
 
 class Runs:
-    """The runs that this process takes part in. It may use a run that another process has claimed."""
+    """The runs that this process uses. It may use a run that another process has claimed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -148,7 +148,7 @@ class Runs:
         return f"{self._sessions}/{session_folder(session)}/{_RUNS}/{names.unique(run, 'run')}.jsonl"
 
     def join(self, path: str) -> None:
-        """Take part in a run before its file is read; remove first what dead runs of the session left."""
+        """Start to use a run, before its file is read; first remove the files of dead runs of the session."""
         if path in self._shared or (path in self._claimed and self._store.exists(path)):
             return
         self._sweep(path.rpartition("/")[0])
@@ -169,7 +169,7 @@ class Runs:
         return gone
 
     def sweep_all(self) -> None:
-        """Remove what dead runs left in all sessions; what cannot be removed now is left to the next sweep."""
+        """Remove the files of dead runs in all sessions; the next sweep removes those that cannot be removed now."""
         for name in self._store.tree.folders(self._sessions):
             with contextlib.suppress(HoldfastError):
                 self._sweep(f"{self._sessions}/{name}/{_RUNS}")
@@ -180,7 +180,7 @@ class Runs:
                 self._store.discard(path, dead=True)
 
     def close(self, run: str = "") -> None:
-        """End the runs that live in this process, or the one of this name in any session."""
+        """End the runs of this process, or the one of this name in any session."""
         name = f"/{names.unique(run, 'run')}.jsonl" if run else ""
         for path in [path for path in list(self._claimed) if path.endswith(name)]:
             with contextlib.suppress(HoldfastError):
@@ -194,7 +194,7 @@ class Runs:
 
 
 class Compartments:
-    """The compartments of one memory. Close its `runs` to end those that live in this process."""
+    """The compartments of one memory. Close its `runs` to end those of this process."""
 
     def __init__(self, memory: Core) -> None:
         self.memory = memory
@@ -261,7 +261,7 @@ class Run:
         self.end()
 
     def end(self) -> int:
-        """End the run, remove what it saved, and return how many entries that were."""
+        """End the run, remove its entries, and return their number."""
         if self._over:
             return 0
         (path, _), count = self._log("run"), 0
@@ -276,7 +276,7 @@ class Run:
         return count
 
     def sub(self, run_id: str = "") -> Run:
-        """Return the run of a sub-agent, which shares the session's memory and nothing of this run."""
+        """Return the run of a sub-agent, which shares the session's memory but not that of this run."""
         return Run(self._compartments, self.session, run_id, self.workspace)
 
     def save(
@@ -444,13 +444,13 @@ def check(given: Mapping[str, Any], known: Sequence[str] = ()) -> None:
 
 
 def filtered(id: str | None, category: str | None, tags: Iterable[str] | None) -> EntryFilter:
-    """Return the filter that a caller means; a blank field filters nothing."""
+    """Return the filter that a caller gave; blank fields are ignored."""
     check_given(id=id or "", category=category or "")
     return EntryFilter((id or "").strip(), (category or "").strip(), _words(tags or ()))
 
 
 def _words(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return one or several tags, each once and without blanks."""
+    """Return one or several tags as a list, without duplicates and blanks."""
     given = (tags,) if isinstance(tags, str) else tuple(tags) if isinstance(tags, Iterable) else (tags,)
     if not all(isinstance(tag, str) for tag in given):
         raise Invalid("Tags must be text.", "Send a list of strings.")

@@ -1,7 +1,7 @@
-"""Corrections: what a new record repeats, supersedes or is similar to, a new text or the retirement of one, and review.
+"""Corrections: find what a new record repeats or supersedes, change or retire a record, and review proposals.
 
 Nothing is erased: a page is changed in place and its old text is kept; in a log, the new entry supersedes the old one.
-Proposals are what programs wrote of a kind that the owner reviews; approving one writes it, as the owner.
+A proposal is a record of a kind that the owner reviews. Approving it writes it as the owner.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _ELSEWHERE = {
     "state": "A save point is never changed. Use createState with a new name, or archiveState.",
     "overview": "Use updateWorkspace.",
     "memory": "Use memory_write.",
-    "rule": "Rules are the owner's. Ask them to change it.",
+    "rule": "Rules belong to the owner. Ask the owner to change it.",
     "entry": "Use clear_memory and save_memory.",
     "job": "Use cron_add and cron_remove.",
     "task": "Use task_cancel or task_finish.",
     "message": "It records what was said. Remember the correction as a fact or a note.",
 }
-REMEMBERED = ("note", "decision", "lesson", "fact", "procedure")  # `remember` does more than store them
+REMEMBERED = ("note", "decision", "lesson", "fact", "procedure")  # `remember` also compares them with others
 PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
 _WORD = regex(r"[^\W_]+")
 _ASKED, _LISTED, _TITLE = 60, 3, 60
 _SHARE, _LEAST = 0.6, 2
-"""Two records are similar when they share this part of the words of the shorter one, and at least so many."""
+"""Two records are similar when they share this part of the words of the shorter one, and at least this many."""
 
 
 def remember(memory: Core, draft: Draft, key: str = "") -> dict[str, Any]:
@@ -50,7 +50,7 @@ def remember(memory: Core, draft: Draft, key: str = "") -> dict[str, Any]:
     row, title = KINDS[draft.kind], draft.title
     if row.shape == "line" and row.title in row.required:
         if not (about := key or title or draft.fields.get(row.title)):
-            raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.", ["key"])
+            raise Invalid(f"{row.one} needs a key.", "Give its topic in a few words.", ["key"])
         draft = msgspec.structs.replace(draft, title="", fields={**draft.fields, row.title: about})
     elif not title:
         draft = msgspec.structs.replace(draft, title=headline(draft.text or ""))
@@ -96,7 +96,7 @@ def _store(memory: Core, draft: Draft, *, derived: bool) -> dict[str, Any]:
 
 
 def _duplicate(memory: Core, record: Record, draft: Draft) -> dict[str, Any]:
-    """Report that a record is known; if it is said to replace another one, both say so now."""
+    """Report that a record is known. If the draft supersedes another record, record that in both."""
     reply = {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
     if draft.supersedes:
         memory.supersede_by(draft, record)
@@ -105,7 +105,7 @@ def _duplicate(memory: Core, record: Record, draft: Draft) -> dict[str, Any]:
 
 
 def revise(memory: Core, record: Record, change: Draft, retire: bool | None = None) -> Receipt:
-    """Change a record, or retire it (True) or bring it back (False); Conflict when it has another version."""
+    """Change a record, or retire it (True) or restore it (False); Conflict when it has another version."""
     kind = KINDS[record.kind]
     if kind.name not in CORRECTABLE:
         raise Invalid(f"{kind.one} cannot be revised.", _ELSEWHERE.get(kind.name, "Remember the correction."))
@@ -124,7 +124,9 @@ def revise(memory: Core, record: Record, change: Draft, retire: bool | None = No
         return _replace_entry(memory, record, change)
     if retire is None:
         receipt = memory.put_draft(msgspec.structs.replace(change, id=record.id, expect=record.version))
-        if receipt.status == "changed" and receipt.id != record.id:  # a new title is a new id: others have to name it
+        if (
+            receipt.status == "changed" and receipt.id != record.id
+        ):  # a new title is a new id: update the records that name it
             older, newer = (str(record.fields.get(name) or "") for name in ("supersedes", "superseded_by"))
             with contextlib.suppress(NotFound):
                 if older:
@@ -170,7 +172,7 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
 
 
 def similar(memory: Core, draft: Draft, own: str, path: str) -> list[dict[str, Any]]:
-    """Return current records of the same kind that say nearly the same as a draft, and how they differ.
+    """Return current records of the same kind whose text is nearly that of a draft, and how they differ.
 
     The draft was stored as the record `own` in a file. The comparison never waits for the index.
     """
@@ -184,7 +186,7 @@ def similar(memory: Core, draft: Draft, own: str, path: str) -> list[dict[str, A
     try:
         where = memory.filter(query, (kind.name,), ())
         found = memory.store.matches(parse(asked), where, _LISTED + 5, path)
-    except HoldfastError:  # what was stored counts, not what it is compared with
+    except HoldfastError:  # the record is stored; the comparison is optional
         return []
     mine, shown = _content(text), list[dict[str, Any]]()
     for record in found:
@@ -208,7 +210,7 @@ def shown_similar(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _content(text: str) -> dict[str, str]:
-    """Return the words that say what a text is about, by their stems."""
+    """Return the significant words of a text, by their stems."""
     words = [word for word in _WORD.findall(spaced(text)) if word.casefold() not in QUESTION_WORDS]
     return {stem: word for word in words for stem in stems(word)[:1]}
 
@@ -217,12 +219,12 @@ def _content(text: str) -> dict[str, str]:
 
 
 def pending(memory: Core, scope: str | None = None) -> list[Record]:
-    """Return what waits for the owner's approval, oldest first."""
+    """Return the pending proposals, oldest first."""
     return memory.every(Query(kinds=("proposal",), scope=scope))[::-1]
 
 
 def approve(memory: Core, proposal: Record) -> Receipt:
-    """Write what was proposed; the proposal is then no longer pending."""
+    """Write the proposed record; the proposal is then no longer pending."""
     given: dict[str, Any] = {"op_id": f"review:{proposal.id}", **proposal.fields["draft"]}
     if ref := proposal.fields.get("ref"):
         read_value(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
@@ -235,7 +237,7 @@ def approve(memory: Core, proposal: Record) -> Receipt:
 
 
 def changes(memory: Core, proposal: Record) -> dict[str, str]:
-    """Return what approving a proposal would do, as lines to show."""
+    """Return a preview of the approval of a proposal, line by line."""
     draft = proposal.fields["draft"]
     shown = {"kind": proposal.fields.get("proposed"), "title": proposal.title, "by": proposal.fields.get("writer")}
     shown |= {"scope": proposal.scope.path, "tags": ", ".join(draft.get("tags", proposal.tags))}
@@ -249,5 +251,5 @@ def changes(memory: Core, proposal: Record) -> dict[str, str]:
 
 
 def reject(memory: Core, proposal: Record, reason: str = "") -> Receipt:
-    """Hide what was proposed; its text stays in the log of proposals."""
+    """Hide a proposal; its text stays in the log of proposals."""
     return memory.hide(proposal.id, reason=f"rejected: {reason}" if reason else "rejected")

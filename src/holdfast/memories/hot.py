@@ -37,9 +37,9 @@ class Rule(pages.Budget, frozen=True, kw_only=True):
     name: str
     title: str
     share: float
-    """The part of its own budget that it uses, 1 for all of it."""
+    """The used share of its own budget; 1 is all of it."""
     part: float
-    """The part of the budget of all rules that it uses."""
+    """The used share of the budget of all rules."""
     updated: str
     age: str
 
@@ -161,7 +161,7 @@ class Hot:
         body = _body(path, document)
         known = self._memory.store.knows_op(op_id)
         if not known and any(part.level > 1 for part in sections.headed(body, title)):
-            raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
+            raise AlreadyExists(f'{path} has a section "{title}" already.', "Rename or remove that section first.")
         newline = "\r\n" if b"\r\n" in document.data else "\n"
         addition = f"\n## {title}\n\n{_text(record)}\n".replace("\n", newline)
         body += addition if body.endswith("\n") or not body else newline + addition
@@ -250,7 +250,7 @@ class Hot:
         part = found[0]
         rest = sections.without(body, part)
         if not pages.without_budget(rest).strip():
-            raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
+            raise Invalid(f'"{heading}" is the only text of {path}.', "Demote the rule as a whole.")
         text, stored = _plain(body[part.below : part.end]), None
         for hit in self._memory.find(Query(text=f'"{part.title}"', limit=100)) if not scope else ():
             record, kind = hit.record, KINDS[hit.record.kind]
@@ -262,7 +262,7 @@ class Hot:
         return stored
 
     def _note(self, title: str, text: str, scope: str | Scope | None, fields: Mapping[str, Any]) -> Receipt:
-        """Store a text as a note, unless one has it; a title that is taken gets a number."""
+        """Store a text as a note, unless a note has it; a number is added to a title that is taken."""
         where = self._memory.scopes.resolve(scope)
         notes = self._memory.every(Query(kinds=("note",), scope=where.path))
         known = {note.title: note for note in notes if note.scope.path == where.path}

@@ -1,8 +1,8 @@
 """Jobs: scheduled messages that the owner of a chat bot and its agent share, and their runs.
 
-A job says when a message is due and where it goes; the program that runs is a setting of the owner. All jobs are in one
-log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned True,
-and records the result with `finish`. Of several missed slots only the newest is due; the others are counted.
+A job defines when a message is due and where it goes; the program that runs is a setting of the owner. All jobs are in
+one log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned
+True, and records the result with `finish`. Of several missed slots only the newest is due; the others are counted.
 
 Runs have one log per month of the slots. A claim is one durable entry, added only when there is none for the slot, so
 no slot runs twice. A second entry records how the run ended; without it the run is reported as unfinished.
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     id: str = ""
     since: str = ""
-    """From when its slots count: when it was added, was enabled again, or got another schedule."""
+    """Its slots count from this time on: when it was added, enabled again, or got another schedule."""
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -112,12 +112,12 @@ def slot_text(slot: datetime) -> str:
 
 
 def fault(job: Job) -> str:
-    """Return all that keeps a job from being due, empty when it can be; its entry may have been written by hand."""
+    """Return the faults that keep a job from being due; its entry may have been written by hand."""
     found = []
     if not _ID.fullmatch(job.id):
         found.append(f'The id "{job.id[:_SHOWN]}" cannot be used. {_ID_RULE}')
     if parse_ms(job.since) is None:
-        found.append('Its line has no time: "since" says from when its slots count.')
+        found.append('Its line has no time: its slots count from the time in "since".')
     if not job.message.strip():
         found.append("It has no message.")
     if not isinstance(job.enabled, bool):
@@ -144,7 +144,7 @@ def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None]
 
 
 class _Table:
-    """The state of the log of jobs, the same in whatever order its entries come."""
+    """The state of the log of jobs; the order of the entries does not matter."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[str, str, Job]] = {}
@@ -203,11 +203,11 @@ class _Table:
     def check_room(self, more: int) -> None:
         count = len(self.jobs())
         if more > 0 and count + more > MOST_JOBS:
-            raise OverBudget(f"There are {count} jobs; {MOST_JOBS} is the most.", "Remove one with cron_remove first.")
+            raise OverBudget(f"There are {count} jobs; the limit is {MOST_JOBS}.", "Remove one with cron_remove first.")
 
 
 class _Month:
-    """The state of the log of a month of runs, the same in whatever order its entries come."""
+    """The state of the log of a month of runs; the order of the entries does not matter."""
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[int, JobRun]] = {}
@@ -230,7 +230,7 @@ class _Month:
         runs = self.runs.setdefault(job, {})
         run = runs.get(ms)
         if isinstance(found, JobRun):
-            if run is None:  # else a copy of an entry that a merge brought
+            if run is None:  # else it is a copy of an entry, added by a merge
                 runs[ms] = found.ended(self._ends.pop((job, ms), found))
         elif run is None:
             self._ends.setdefault((job, ms), found)
@@ -258,7 +258,7 @@ class Jobs:
         self._jobs = Logs(memory, _Table)
         self._runs = Logs(memory, _Month)
         self._loaded: dict[str, Job] | None = None
-        """The jobs as they were loaded or saved last: the difference to a given list is what its owner changed."""
+        """The jobs as last loaded or saved. The difference to a given list is the owner's change."""
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
 
@@ -337,7 +337,7 @@ class Jobs:
         return list(self._loaded.values())
 
     def _change_one(self, id: str, change: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
-        """Add the entry that `change` returns for a job, which must be there; return the job as it is then."""
+        """Add the entry that `change` returns for a job, which must exist; return the changed job."""
         check_given(id=id, op_id=op_id)
         check_op(op_id)
 
@@ -364,7 +364,7 @@ class Jobs:
         return due(self._ask(_Table.jobs).values(), self._newest_claimed, _moment(now))
 
     def claim(self, job: Job, slot: datetime, missed: int = 0) -> bool:
-        """Claim a slot: True, and durable, for exactly one of all schedulers, ever. Run the slot only then."""
+        """Claim a slot: return True, durably, to exactly one scheduler. Run the slot only then."""
         job, slot = _as_job(job), _moment(slot)
         entry = _about("claim", job, slot) | {"missed": missed}
 
@@ -397,7 +397,7 @@ class Jobs:
         return found[1] if found else None
 
     def log(self, count: int = 20, job: str = "") -> list[JobRun]:
-        """Return the last runs, oldest first; NotFound when there never was such a job."""
+        """Return the last runs, oldest first; NotFound when the job never existed."""
         check_given(job=job)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Invalid(f"count is {count!r}.", "Use a number from 1 on.")
@@ -484,9 +484,9 @@ def _checked(job: Job) -> Job:
         if len(value) > _LONGEST[name]:
             raise Invalid(f"The {name} has {len(value):,} characters.", f"Use at most {_LONGEST[name]:,}.")
         if name != "message" and not value.strip().isprintable():
-            raise Invalid(f"The {name} holds a line break or another control character.", "Use one plain line.")
+            raise Invalid(f"The {name} contains a line break or another control character.", "Use one plain line.")
     if "\0" in job.message:
-        raise Invalid("The message holds a NUL character.", "Take it out.")
+        raise Invalid("The message contains a NUL character.", "Remove it.")
     tidy = {name: value if name == "message" else value.strip() for name, value in given.items()}
     schedules.zone(tidy["timezone"])
     return msgspec.structs.replace(job, **tidy | {"schedule": schedules.parse(tidy["schedule"]).text})
@@ -500,7 +500,7 @@ def _as_job(given: object) -> Job:
             raise Invalid(f"A job has no field {', '.join(unknown)}.", f"It has: {known}.")
         given = Job(**_REQUIRED | dict(given))
     if not isinstance(given, Job):
-        raise Invalid(f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {known}.")
+        raise Invalid(f"{given!r:.200} is not a job.", f"Give a Job, or a mapping with {known}.")
     check_given(id=given.id)
     return given
 

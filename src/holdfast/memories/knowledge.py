@@ -26,7 +26,7 @@ Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]
 Reply = dict[str, Any]
 BUDGET = 20_000
-"""Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
+"""Tokens of decisions and lessons in one reply, by default."""
 _MOST_WARNINGS = 20
 _LONGEST_TOPIC = 255
 _MOST_FILES = 100
@@ -61,7 +61,7 @@ class Knowledge:
         wanted.sort(key=lambda record: normal(_created(record))[:10], reverse=True)
         unsaid = sum("status" not in record.fields for record in records) if status else 0
         if unsaid:
-            one, many = "plan does not say its status and is", "plans do not say their status and are"
+            one, many = "plan has no status and is", "plans have no status and are"
             warnings.append(f"{amount(unsaid, one, many)} left out.")
         entries = []
         for plan in wanted:
@@ -109,7 +109,7 @@ class Knowledge:
         return _reply(reply | ({"archived": moved} if moved else {}), warnings)
 
     def context(self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET) -> Reply:
-        """Return it all at once: overview, plans, decisions, lessons, and the documents of some topics.
+        """Return all of it at once: overview, plans, decisions, lessons, and the documents of some topics.
 
         Plans may take half of the budget; decisions and lessons get the rest.
         """
@@ -163,7 +163,7 @@ class Knowledge:
             raise Invalid(f'"{name}" names several plans: {", ".join(r.path for r in found)}.', "Give the path.")
         if not found:
             hint = names.close_to(name, map(_stem, records))
-            raise NotFound(f'Plan "{name}" not found.', f"Use retrieve_plans to see the plans there are.{hint}")
+            raise NotFound(f'Plan "{name}" not found.', f"Use retrieve_plans to list all plans.{hint}")
         return found[0]
 
     def _survey(
@@ -195,7 +195,9 @@ class Knowledge:
         for path in (scope.path, *scope.above) if not self._memory.store.knows_op(draft.op_id) else ():
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
                 if record.scope.path == path and names.same_words(record.text, draft.text or ""):
-                    raise AlreadyExists(f"{record.id} says the same.", "Nothing was written.")
+                    raise AlreadyExists(
+                        f"{record.id} has the same text; nothing was written.", "Revise that entry instead."
+                    )
         return self._memory.put_draft(draft)
 
     def set_status(self, plan: Record, status: str, op_id: str = "") -> Receipt:
@@ -242,7 +244,9 @@ class Skills:
         """Write a skill; to replace one, the draft must name its current version."""
         folder = names.slug(draft.title, "")
         if not folder:
-            raise Invalid(f'"{draft.title}" is no name for a skill.', "Use a few words, like deploy-to-staging.")
+            raise Invalid(
+                f'"{draft.title}" is not a valid name for a skill.', "Use a few words, like deploy-to-staging."
+            )
         scope = self._memory.scopes.resolve(draft.scope)
         here = [one for one in _named(self._known(scope), draft.title) if one.scope.path == scope.path]
         if draft.expect:
@@ -358,5 +362,5 @@ def _unknown(what: str, wanted: Sequence[str], whose: str, known: Iterable[str])
 
 def _warnings(problems: list[Problem]) -> list[str]:
     more = len(problems) - _MOST_WARNINGS
-    rest = [f"… and {more} more; holdfast lint names them all."] if more > 0 else []
+    rest = [f"… and {more} more; holdfast lint lists them all."] if more > 0 else []
     return [*map(str, problems[:_MOST_WARNINGS]), *rest]

@@ -138,7 +138,7 @@ class _Linter:
             self.add(path, 1, str(error), "unreadable")
             return
         if (other := pages.conflict_of(path)) and other[0] in self.paths:
-            self._warn(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
+            self._warn(path, 1, f"is another version of {other[0]}: merge the two, then remove it", "conflict")
         text = self._text(path, document.data)
         page = markdown.parse(text.encode("utf-8"), verbatim=kind.write_once)
         records = self._records(place, document)
@@ -162,7 +162,7 @@ class _Linter:
         elif path.endswith("/ABSTRACT.md"):
             beside = self._memory.layout.classify(path.removesuffix("ABSTRACT.md") + "OVERVIEW.md")
             if beside and beside.kind.name == "overview":
-                what = "belongs into the description of OVERVIEW.md; next: holdfast migrate front-matter"
+                what = "belongs in the description of OVERVIEW.md; next: holdfast migrate front-matter"
                 self._warn(path, 1, what, "abstract")
         if ("[[" in text or "](" in text) and not archive:
             self._check_links(path, page, text, records)
@@ -178,7 +178,7 @@ class _Linter:
             text, line = data.decode("utf-8", "replace"), data.count(b"\n", 0, error.start) + 1
             self.add(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
         for found in self._memory.secrets.found(text):
-            what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
+            what = f"seems to contain a secret: {found.name}; remove it here and replace it where it is used"
             self._warn(path, found.line, what, "secret")
         for line, sort in invisible(text):
             self._warn(path, line, f"has invisible characters: {sort}", "unseen")
@@ -221,14 +221,14 @@ class _Linter:
                 continue
             try:
                 there = self._memory.store.exists(target)
-            except Invalid:  # a folder, or not a path at all
+            except Invalid:  # a folder, or not a valid path
                 there = False
-            except HoldfastError:  # it is there, but cannot be read
+            except HoldfastError:  # it exists, but cannot be read
                 continue
             with contextlib.suppress(HoldfastError):
                 there = there or bool(self._memory.tree.folder_stamp(target))
             if not there:
-                self.add(path, link.line, f"links to {target}, which is not there", "link")
+                self.add(path, link.line, f"links to {target}, which does not exist", "link")
 
     def check_names(self, *, whole: bool) -> None:
         """Check the links by name; files outside the scope and logs are read only when a name is missing."""
@@ -245,7 +245,7 @@ class _Linter:
                     for record in self._memory.backwards(self._memory.layout.path_for(kind, Scope())):
                         self._names.update(markdown.names_of(record))
         for path, link in self._unknown(left):
-            self._warn(path, link.line, f"[[{link.target}]] names nothing", "link")
+            self._warn(path, link.line, f"[[{link.target}]] names no record", "link")
 
     def _unknown(self, found: list[tuple[str, markdown.Link]]) -> list[tuple[str, markdown.Link]]:
         return [

@@ -46,7 +46,7 @@ _MOST = 1_000
 _MOST_SESSIONS = 1_000
 _REFERENCE = ("ref", "size", "head")
 READ = 4_000
-"""Characters of a value per read, unless the caller says otherwise."""
+"""Characters of a value per read, by default."""
 MOST_READ = 100_000
 _LINE = regex(r":\d+\Z")
 _HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}
@@ -81,7 +81,7 @@ class Window:
         self._lock = threading.RLock()
         self._entries: deque[tuple[Remembered, int]] = deque()
         self._said: Said = ()
-        """The sentences of the summary that the window begins with, if it does."""
+        """The sentences of the summary at the beginning of the window, if there is one."""
 
     def holds(self, entry: Any) -> bool:
         """Is there room for this entry, if all others are dropped?"""
@@ -226,13 +226,13 @@ class Mind:
         given = dict(key) if isinstance(key, Mapping) else {"key": key, "value": value}
         key, value = given.get("key"), given.pop("value", None)
         if not isinstance(key, str) or not key.strip() or value is None or value == "":
-            raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
+            raise Invalid("Knowledge is {key, value}; the key is text that is not blank.", "Give its topic as the key.")
         given["key"] = unicodedata.normalize("NFC", key).strip()
         return self._memory.put_draft(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
     @_safely(lambda: None)
     def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:
-        """Return what is known under a key, None when nothing is; or its whole history; or its value at a time."""
+        """Return the value of a key, None if it has none; or its whole history; or its value at a time."""
         if not isinstance(key, str) or not key.strip():
             raise Invalid("The key is text that is not blank.", "Give the key.")
         check_given(as_of=as_of)
@@ -252,7 +252,7 @@ class Mind:
         _check_type(type)
         last = query.get("last") if isinstance(query, Mapping) and set(query) == {"last"} else None
         if last is None and not (isinstance(query, str) and query.strip()):
-            raise Invalid("A query is some words, or {last: n}.", "Give either.")
+            raise Invalid("A query is text, or {last: n}.", "Give one of them.")
         most = _number("limit", limit) if last is None else _number("last", last)
         if type == "working":
             return self.working.search(query, most) if last is None else self.working.last(most)
@@ -283,7 +283,7 @@ class Mind:
         """Return the procedures that apply to a situation, the one whose condition fits best first."""
         check_given(situation=situation)
         if not (words := set(fold(situation))):
-            raise Invalid("The situation is blank.", "Say what is going on.")
+            raise Invalid("The situation is blank.", "Describe the situation.")
         self._warn("procedural")
         ranked = []
         for hit in self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST)):
@@ -292,17 +292,17 @@ class Mind:
                 ranked.append((-fits / len(condition), -hit.score, hit.record))
         ranked.sort(key=lambda item: item[2].order, reverse=True)
         ranked.sort(key=lambda item: item[:2])
-        found: dict[tuple[str, str], dict[str, Any]] = {}  # of two that are the same, one
+        found: dict[tuple[str, str], dict[str, Any]] = {}  # without duplicates
         for fit, _, record in ranked:
             found.setdefault((record.title, record.text), _stored(record) | {"id": record.id, "fit": round(-fit, 3)})
         return list(found.values())[: _number("limit", limit)]
 
     @_safely(str)
     def context(self, task: str, budget: int = 2_000) -> str:
-        """Return what is relevant to a task, within a budget of tokens: what to do, what is known, what happened."""
+        """Return the entries that are relevant to a task, within a budget of tokens: procedures, knowledge, events."""
         check_given(task=task)
         if not task.strip():
-            raise Invalid("The task is blank.", "Say what is to be done.")
+            raise Invalid("The task is blank.", "Describe the task.")
         _number("budget", budget, 0, step="Use a number of tokens.")
         summary = self._summary("episodic")
         known = [hit for hit in self.search("semantic", task) if not hit.summary]
@@ -344,7 +344,7 @@ class Mind:
 
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
-        """Return how much is remembered."""
+        """Return the number of entries of each memory."""
         tree, session = self._memory.tree, self._path(_KINDS["episodic"]).rpartition("/")[0]
         self._warn(*_KINDS)
         counts, logs = [], set[str]()
@@ -361,7 +361,7 @@ class Mind:
     def _warn(self, *types: str) -> None:
         """Add to the warnings what cannot be read in the logs of these memories."""
         paths = {path for type in types for path in (self._path(_KINDS[type]), self._summaries(type))}
-        found = [f"{problem}; all else in it is still used." for problem in self._memory.store.problems(*sorted(paths))]
+        found = [f"{problem}; the rest of it is still used." for problem in self._memory.store.problems(*sorted(paths))]
         self.warnings += [warning for warning in found if warning not in self.warnings]
 
     def _path(self, kind: Kind) -> str:
@@ -399,7 +399,7 @@ class Values:
         check_given(query=query)
         _number("limit", limit, step="Use a number from 1 on.")
         if not (words := parse(query).tokens):
-            raise Invalid("There is nothing to look for.", "Give some words.")
+            raise Invalid("The query is blank.", "Give some words.")
         found = [(start, line, sorted(words & set(fold(line)))) for start, line in _lines(self._text(ref, session))]
         best = []
         for offset, line, hits in sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]:

@@ -1,7 +1,7 @@
 """Tasks: a graph of work that an orchestrator and its workers share, in one log per workspace.
 
-`create` says what to do and what it waits for, `claim` gives a worker a task for a time (a lease), `heartbeat` extends
-the lease, `report` ends the attempt. Nothing runs in the background: an expired lease is seen by the next caller.
+`create` adds a task and names those it waits for, `claim` gives a worker a task for a time (a lease), `heartbeat`
+extends the lease, `report` ends the attempt. Nothing runs in the background: the next call finds an expired lease.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Tasks:
 
         def decide(task: Task, _now: int) -> Entry | None:
             if task.done and not task.is_cancelled:
-                raise Conflict(f"Task {id} is done; nothing was cancelled.", "Create another one that takes it back.")
+                raise Conflict(f"Task {id} is done; nothing was cancelled.", "Create another task that reverts it.")
             return None if task.is_cancelled else {"error": why}
 
         return self._change_one(id, workspace, forms.CANCELLED, op_id, decide)
@@ -151,7 +151,7 @@ class Tasks:
         self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
         workspace: Where = None, op_id: str = "",
     ) -> Claim | None:  # fmt: skip
-        """Claim the best task that is ready, for as long as the lease; None when none is, and `outlook` says why."""
+        """Claim the best task that is ready, for one lease; None when no task is ready: `outlook` has the reason."""
         _check_op_given(op_id, worker=worker)
         worker, wanted, path = " ".join(worker.split()), _wanted(tags, graph), self._path(workspace)
         if not worker:
@@ -275,7 +275,7 @@ def _entry(event: str, task: str, now: int, op_id: str, **more: Any) -> Entry:
 
 
 def _repeated(known: Graph, op_id: str, event: str, task: str = "") -> list[tuple[str, str, str]]:
-    """Return what was done under an op_id before; Conflict when that was something else."""
+    """Return the earlier result of an op_id; Conflict when it was used for something else."""
     found = known.ops.get(op_id, []) if op_id else []
     if any(was != event or task not in ("", about) for was, about, _ in found):
         raise Conflict(f'The op_id "{op_id}" was used for something else; nothing was written.', "Use a new op_id.")
@@ -297,10 +297,10 @@ def _own_attempt(task: Task, token: str, repeats: str = "") -> Attempt:
         why = f": {task.why}" if task.why else ""
         raise Conflict(f"Task {task.id} was cancelled{why}.", "Stop working on it; use task_claim for another.")
     last = task.last
-    who = f"{last.worker} took it over as attempt {last.id}" if last else "it was started afresh"
+    who = f"{last.worker} took it over as attempt {last.id}" if last else "it was started again"
     raise Conflict(
         f"Your attempt {token} at task {task.id} lost its lease, and {who}; nothing was written.",
-        "Drop this work, or keep what is of use with remember; use task_claim for another, and heartbeat sooner.",
+        "Stop this work, or save useful results with remember; use task_claim for another, and send heartbeats sooner.",
     )
 
 
@@ -334,5 +334,5 @@ def _check_lease(lease: float) -> None:
 
 def _check_length(name: str, text: str, most: int) -> None:
     if len(text) > most:
-        what = f"{name} has {len(text):,} characters; {most:,} is the most."
-        raise OverBudget(what, "Keep it elsewhere (remember, a file) and say where.")
+        what = f"{name} has {len(text):,} characters; the limit is {most:,}."
+        raise OverBudget(what, "Store it elsewhere (remember, a file) and give its place.")

@@ -127,7 +127,7 @@ def _archive(memory: Core, path: str, keep: int, dry_run: bool) -> list[Archived
         except (Conflict, AlreadyExists):  # another process wrote meanwhile: start over with the files as they are now
             continue
         return moved
-    raise Conflict(f"{path} is changed by others all the time; its entries are all there.", "Try again later.")
+    raise Conflict(f"Other processes keep changing {path}; all its entries are still there.", "Try again later.")
 
 
 def _extended(memory: Core, path: str, entries: list[Section], newline: str) -> tuple[str, bytes | None, str]:
@@ -158,7 +158,7 @@ def _checked(path: str, head: str, sources: list[str]) -> bytes:
     """Compose a file, and check that it is read as exactly these entries."""
     text = head + "".join(sources)
     if [entry.source for entry in sections.parse(text[markdown.body_start(text) :])] != sources:
-        what = f"The entries of {path} cannot be separated: a code fence is open somewhere."
+        what = f"The entries of {path} cannot be separated: a code fence is not closed."
         raise Damaged(what, "Close it, then try again.")
     return text.encode("utf-8", "surrogateescape")
 
@@ -177,7 +177,7 @@ def _entries(memory: Core, path: str) -> tuple[str, list[Section], str]:
 
 
 def plan_changes(memory: Core, scope: str | Scope | None = None, status: str = "") -> list[PageChange]:
-    """Return what plans and overviews lack; `status` is for plans that do not show theirs."""
+    """Return the fields that plans and overviews lack; `status` is for plans that do not show theirs."""
     if status and status not in PLAN_STATUS:
         raise Invalid(f"status is {status!r}.", f"Use one of: {', '.join(PLAN_STATUS)}.")
     changes, unreachable = list[PageChange](), list[PageChange]()
@@ -233,7 +233,7 @@ def _plan(place: Place, document: Document, page: markdown.Page, status: str) ->
 
 
 def _overview(memory: Core, place: Place, beside: bool) -> list[PageChange]:
-    """Return what an overview lacks, with its abstract folded in if there is one beside it."""
+    """Return the change of an overview: missing fields, and the text of an abstract beside it."""
     found, abstract, document, page = list[PageChange](), None, None, markdown.Page({}, "")
     given: dict[str, Any] = {}
     heading, text, path = "", "", f"{place.path.rpartition('/')[0]}/{ABSTRACT}"
@@ -310,7 +310,7 @@ def _apply(memory: Core, change: PageChange) -> str:
     if change.fault:
         return "skipped"
     if change.folds and memory.store.read(change.folds).version != change.folded:
-        raise Conflict(f"{change.folds} was changed meanwhile; nothing was written.", "Look again.")
+        raise Conflict(f"{change.folds} was changed meanwhile; nothing was written.", "Run the command again.")
     if created := change.version == ABSENT:
         data = markdown.render(change.fields, f"# {change.fields['name']}\n")
     else:

@@ -1,8 +1,8 @@
-"""Workspaces, the states saved in them, and the traces of what was done in them.
+"""Workspaces, the states saved in them, and the traces of tool calls in them.
 
 A workspace is its `OVERVIEW.md`: the fields are front matter, the text below belongs to the owner. A folder without
 one is a workspace too. A state is one Markdown file that never changes, named after the state's name without case. A
-name is taken for ever once it is in the ledger; creating the file exclusively decides between two that come together.
+name in the ledger can never be used again. Of two concurrent writers, the one that creates the file wins.
 A trace is one line per tool call, written without a sync; an error in writing it is ignored. Usage is counted from
 traces in one pass.
 """
@@ -150,7 +150,7 @@ class Workspaces:
         try:
             self._memory.tree.make_folder(folder)
         except (NotFound, Invalid):
-            what = f"rootFolder {folder} cannot be made: something else has that name."
+            what = f"rootFolder {folder} cannot be created: something else has that name."
             raise Invalid(what, "Use another.") from None
 
 
@@ -329,7 +329,7 @@ class Traces:
 
     def add(self, trace: Trace) -> None:
         """Append a trace; errors are ignored."""
-        if not self._ignored:  # by git, where no `holdfast init` wrote rules for it; those of the owner stay
+        if not self._ignored:  # git has to ignore traces, also in a root without the rules of `holdfast init`
             self._ignored = True
             with contextlib.suppress(HoldfastError, OSError):
                 tree, rules = self._memory.tree, b""
@@ -341,7 +341,7 @@ class Traces:
         with contextlib.suppress(HoldfastError, OSError):
             line: dict[str, Any] = {"success": True}
             line |= msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-            clean = self._memory.secrets.clean  # before values are cut, since half of a secret has no format
+            clean = self._memory.secrets.clean  # before values are cut: a part of a secret is not recognised
             line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
             line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
             line["params"] = _cut(clean(_plain(trace.params)))
@@ -414,7 +414,7 @@ def is_by(record: Record, agent: str) -> bool:
 
 
 class Recalled(msgspec.Struct):
-    """A record that was recalled, read, or never was."""
+    """How often a record was recalled or read."""
 
     id: str
     count: int = 0

@@ -1,1 +1,1 @@
-"""What only the owner does: history, forget, backup, restore, transfer between memories, the shared memory."""
+"""Commands for the owner only: history, forget, backup, restore, transfer between memories, the shared memory."""

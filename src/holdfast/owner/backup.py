@@ -39,7 +39,7 @@ from holdfast.storage.results import Progress
 from holdfast.storage.tree import Folder, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"
-"""The folder of what is remembered of transfers; it stays with its memory."""
+"""The folder for the state of transfers; it is not copied with the memory."""
 _MANIFEST, _FILES, _VERSION = "manifest.json", "files", 1
 ROOT_FILES = (settings.FILE, ".gitattributes", ".gitignore")
 _UNFINISHED = f"{TEMPORARY}whole-"
@@ -62,11 +62,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     made: str
     files: dict[str, FileInfo]
     folders: list[str] = []
-    """Workspaces, domains and repositories, which may have no files yet."""
+    """Workspaces, domains and repositories; they may have no files yet."""
 
 
 class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was backed up, restored or exported, or would be."""
+    """The result or the preview of a backup, restore or export."""
 
     path: str
     """Where the copy is."""
@@ -77,9 +77,9 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: list[Problem] = []
     """Files in the memory's folders that were not copied, with the reason."""
     records: int = 0
-    """In a memory that was made."""
+    """In the new memory."""
     damage: list[Problem] = []
-    """Found in a memory that was made; it was there already in the one that was copied."""
+    """Damage in the new memory that the original has as well."""
 
 
 # reading a memory
@@ -94,7 +94,7 @@ def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
     found = {path: stamp for path in ROOT_FILES if (stamp := memory.tree.stat(path))}
     for top in sorted({getattr(paths, name) for name in paths.__struct_fields__}):
         found |= memory.tree.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.setdefault)
-    why = "a link: what it leads to is copied where it is, if that is in the memory"
+    why = "a link: its target is copied if it is in the memory"
     left_out += [Problem(path, why) for path in links]
     runs, below = re.compile(rf"{re.escape(paths.memory)}/sessions/[^/]+/runs/"), tuple(f"{link}/" for link in links)
     return {
@@ -143,12 +143,14 @@ def backup(memory: Core, target: str, progress: Progress | None = None, *, dry: 
     location = _place(target, memory)
     archive = location.endswith((".tar.gz", ".tgz"))
     if not archive and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
-        raise Invalid(f"{location} is no form of a backup.", "Name a file that ends with .tar.gz, or a folder.")
+        raise Invalid(f"{location} is not a form of a backup.", "Name a file that ends with .tar.gz, or a folder.")
     if os.path.lexists(location):
-        raise AlreadyExists(f"{location} is there already; nothing was written.", "Name a new file or folder.")
+        raise AlreadyExists(f"{location} exists already; nothing was written.", "Name a new file or folder.")
     secret = "backups" in memory.settings.encryption.what
     if secret and not archive:
-        raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
+        raise Invalid(
+            "Backups of this memory are encrypted, and a folder cannot be.", "Name a file that ends with .tar.gz."
+        )
     if dry:
         return _listed(memory, location)
     made, files, left_out = utc_now(), dict[str, FileInfo](), list[Problem]()
@@ -213,7 +215,7 @@ def _noted(chunks: Iterable[bytes], path: str, files: dict[str, FileInfo], mtime
 
 
 def _packed(contents: Iterable[tuple[str, Snapshot]]) -> Iterator[bytes]:
-    """Yield files as a compressed tar archive; they never have to fit into memory."""
+    """Yield files as a compressed tar archive; without loading them into memory."""
     packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     for name, found in contents:
         info = tarfile.TarInfo(name)
@@ -225,22 +227,22 @@ def _packed(contents: Iterable[tuple[str, Snapshot]]) -> Iterator[bytes]:
 
 
 def _place(target: str, memory: Core | None = None) -> str:
-    """Return the path of something new, which must be outside of the memory, in a folder that exists."""
+    """Return the path of a new file or folder, which must be outside of the memory, in a folder that exists."""
     folder, name = os.path.split(os.path.abspath(on_disk(target)))
     location = os.path.join(os.path.realpath(folder), name)
     if memory and (location + "/").startswith(memory.tree.location + "/"):
         raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
     if not name or not os.path.isdir(folder):
-        raise Unavailable(f"{folder} is not a folder.", "Make it first.")
+        raise Unavailable(f"{folder} is not a folder.", "Create it first.")
     return location
 
 
 @contextlib.contextmanager
 def _unfinished(location: str) -> Iterator[str]:
-    """Give a path to make a file or folder at; it gets its name when it is complete, and never replaces another.
+    """Yield a temporary path for a new file or folder, which is renamed when it is complete and replaces no other.
 
     The path is in a folder that only the owner can read. It is locked while it is in use; unlocked ones were left by
-    processes that are gone, and are removed first.
+    dead processes, and are removed first.
     """
     folder, name = os.path.split(location)
     try:
@@ -286,7 +288,7 @@ def _make_memory(location: str, fill: Callable[[Folder], Copied]) -> Copied:
         with Core(open_store(unfinished)) as memory:  # the index that this makes stays
             report = memory.verify()
         if report.differences:
-            fault = f"What was written is not a sound memory: {report.differences[0]}."
+            fault = f"The copy does not pass verification: {report.differences[0]}."
             raise Damaged(fault, "Nothing was left there.")
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(location)  # fails unless it is still empty
@@ -346,13 +348,13 @@ def _compared(
             for _ in noted:
                 pass
     except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
-        raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
+        raise Damaged(f"{origin} is cut off, damaged or not a backup.", "Use another backup.") from None
     if manifest is None:
-        raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
+        raise Damaged("The archive has no manifest: it is not a complete backup.", "Use another one.")
     for path in sorted(manifest.files.keys() | found.keys()):
         one, other = manifest.files.get(path), found.get(path)
         if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
-            raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
+            raise Damaged(f"{path[:200]} does not match the manifest of the backup.", "Use another backup.")
     return found, manifest
 
 
@@ -383,7 +385,7 @@ def _in_archive(origin: str, disk: str, progress: Progress | None) -> Iterator[t
             if member.type == tarfile.DIRTYPE:
                 continue
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.pax_headers or member.size < 0:
-                fault = f"{member.name[:200]!r} in the archive is no regular file"
+                fault = f"{member.name[:200]!r} in the archive is not a regular file"
                 raise Invalid(f"{fault}: links, devices and the like are refused.", _OTHER)
             if member.name == _MANIFEST and member.size > _MOST_MANIFEST:
                 raise OverBudget("The manifest of the archive is too large.", _OTHER)
@@ -407,7 +409,7 @@ class _Unpacked(gzip.GzipFile):
         data = super().read(size)
         self.left -= len(data)
         if self.left < 0:
-            fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
+            fault = "The archive has more bytes than fit on the disk, or than an archive of its size may have."
             raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
         return data
 
@@ -433,7 +435,7 @@ def _path_inside(name: str) -> str:
     except Invalid:
         hidden = True
     if hidden or top != _FILES:
-        raise Invalid(f"{name[:200]!r} in the backup is no path inside a memory, or hidden.", _OTHER)
+        raise Invalid(f"{name[:200]!r} in the backup is hidden or not a path inside a memory.", _OTHER)
     return path
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.core import Core
 
 _COPIES = frozenset({"trace", "claim", "write", "summary"})
-"""Kinds that repeat the text of other records; the text is cut out of them."""
+"""Kinds that repeat the text of other records; the repeated text is removed from them."""
 _PART = 32
 _SHORTEST = 8
 _NOTE = "[forgotten]"
@@ -66,7 +66,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What will be removed, or what was removed and what remains."""
+    """A preview, or the result with the remaining copies."""
 
     records: list[str]
     count: int
@@ -75,15 +75,15 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many there are in all."""
     done: bool = False
     already: list[str] = []
-    """Ids that were forgotten before; what an interrupted run left undone was done now."""
+    """Ids that were forgotten before; an interrupted removal was completed now."""
     changed: list[Erasure] = []
     remains: list[Problem] = []
     """Files that still have the text or a part of it."""
     speaking: list[str] = []
-    """Summaries of removed entries: they may still convey what was said."""
+    """Summaries of removed entries, which may still contain their meaning."""
     out_of_reach: list[str] = []
     looked: bool = False
-    """Whether files were searched: the text of what was forgotten before is not known any more."""
+    """Whether files were searched: the text of records that were forgotten before is no longer known."""
     named: list[str] = []
     """Removed records with a part of the text in their name, which stays in the write log and traces."""
     too_short: int = 0
@@ -134,7 +134,9 @@ class Forgetter:
         check_count(listed.count, listed.total, count, "forgotten")
         for record in records:
             if record.kind in NOT_RECORDS:
-                raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget the record it is about.")
+                raise Invalid(
+                    f"{KINDS[record.kind].one} cannot be forgotten by itself.", "Forget the record that it is about."
+                )
         return self._remove_all(listed, records, every, query, progress)
 
     def _remove_all(
@@ -195,7 +197,7 @@ class Forgetter:
                 self._remove(path, "earlier text removed")
             elif ".damaged-" in path or (place and place.kind.name in _COPIES):
                 names = _NAMES if place and place.kind.name == "write" else frozenset[str]()
-                self._rewrite(path, "repeated text taken out", functools.partial(self._cleaned, names))
+                self._rewrite(path, "repeated text removed", functools.partial(self._cleaned, names))
         for path in _paths(self._memory) if self._memory.in_files else ():
             if os.path.basename(path).startswith(TEMPORARY) and self._has(path):
                 self._remove(path, "unfinished file removed")
@@ -297,7 +299,7 @@ class Forgetter:
 
 
 def _tombstone(line: Mapping[str, Any], kind: Kind) -> bytes:
-    """Return what is left of a line: its identity, and that it was forgotten."""
+    """Return the tombstone of a line: its identity, marked as forgotten."""
     identifier, _, time = jsonl.identity(line, kind.time)
     left = {"id": identifier} | {name: line[name] for name in _TOMBSTONE if name in line}
     when = line.get(kind.time) if kind.time in line else time
@@ -317,7 +319,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = None) -> list[Problem]:
-    """Search the bytes of every file, whatever it is; report what has a text or a part of one, or cannot be read.
+    """Search the bytes of every file; report those that have a text or a part of one, or cannot be read.
 
     Of compressed files, only values are unpacked.
     """
@@ -372,13 +374,13 @@ def _paths(memory: Core) -> list[str]:
 
 
 def out_of_reach(memory: Core) -> list[str]:
-    """Return where the text may still be that was removed from a memory."""
+    """Return the places outside of a memory that may still have a removed text."""
     if not memory.in_files:
         return [
             "dumps of the database, archives of its log, and standbys that lag behind",
             "removed rows, until the server's VACUUM has overwritten them",
             "exports and backups that were made before",
-            "what clients and models store of conversations outside of the memory",
+            "conversations that clients and models store outside of the memory",
         ]
     root = pathlib.Path(memory.root)
     return [
@@ -389,7 +391,7 @@ def out_of_reach(memory: Core) -> list[str]:
         ),
         "backups and archives that were made before, also those of holdfast backup",
         "snapshots of the file system, and freed disk blocks that were not overwritten yet",
-        "what clients and models store of conversations outside of the root",
+        "conversations that clients and models store outside of the root",
     ]
 
 

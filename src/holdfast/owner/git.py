@@ -1,7 +1,7 @@
 """A memory in git: git commands while all writers wait, and the settings of a clone.
 
-Writers wait because the lock on the root folder is taken alone, which every write shares. The index knows the entries
-of each log before and after a merge; those that are missing afterwards are appended again from the history of git.
+Every write takes a shared lock on the root folder; here it is taken exclusively, so writers wait. The index knows the
+entries of each log before and after a merge; those that are missing afterwards are appended again from git's history.
 
 `.gitattributes` is part of the repository: it names our driver for Markdown and git's own union merge for logs, so that
 a clone without our driver loses nothing. `setup` adds the driver to the settings of one clone, and there uses it for
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 def setup(root: str) -> list[str]:
-    """Let git merge the memory with our driver in this clone; return what was changed."""
+    """Let git merge the memory with our driver in this clone; return the changed settings."""
     inside = _read(root, "rev-parse", "--show-prefix")
     if inside is None:
         raise Invalid(f"{root} is not in a git repository.", f"Run: git init {shlex.quote(root)}")
@@ -50,7 +50,7 @@ def setup(root: str) -> list[str]:
                     )
         folder = os.path.join(root, _read(root, "rev-parse", "--git-path", "info") or "")
         os.makedirs(folder, exist_ok=True)
-        lines = (f'"/{inside}**/*.jsonl" merge={merge_driver.LOGS}',)  # they count more than those of .gitattributes
+        lines = (f'"/{inside}**/*.jsonl" merge={merge_driver.LOGS}',)  # they override those of .gitattributes
         return changed + [f"info/{name}" for name in extend(folder, "attributes", lines)]
     except OSError as error:
         raise Unavailable(f"{error.filename}: {error.strerror}.", "Check its permissions.") from None
@@ -84,7 +84,7 @@ def run(memory: Core, command: str, options: Sequence[str], say: Say, *, merges:
 
 
 def sync(memory: Core, options: Sequence[str], say: Say) -> int:
-    """Commit what changed, merge what others pushed, and push; again if others push at the same time."""
+    """Commit all changes, merge the changes that others pushed, and push; repeat if others push at the same time."""
     setup(root := memory.folder("git"))
     branch = _read(root, "symbolic-ref", "--short", "HEAD")
     if branch is None:
@@ -95,7 +95,7 @@ def sync(memory: Core, options: Sequence[str], say: Say) -> int:
         fetched = bool(remote) and _call(root, "fetch", *quiet, remote) == 0
         theirs = f"refs/remotes/{remote}/{target}"
         now = _read(root, "rev-parse", "--verify", "--quiet", theirs)
-        if attempt and now == last:  # the push was not refused because of another one
+        if attempt and now == last:  # the push failed for another reason
             break
         last = now
         with _alone(memory, root):
@@ -107,7 +107,7 @@ def sync(memory: Core, options: Sequence[str], say: Say) -> int:
         if not fetched:
             what = f"The remote {remote} could not be reached" if remote else "The repository has no remote"
             step = "Run it again later: holdfast git sync" if remote else "Add one: git remote add origin URL"
-            raise Unavailable(f"{what}: what changed is committed here, and nothing was pulled or pushed.", step)
+            raise Unavailable(f"{what}: the changes are committed here; nothing was pulled or pushed.", step)
         if code:
             return code
         tracks = [] if _read(root, "config", "--get", f"branch.{branch}.merge") else ["--set-upstream"]
@@ -127,14 +127,20 @@ def _upstream(root: str, branch: str) -> tuple[str, str]:
 
 
 def _commit(memory: Core, root: str, say: Say) -> None:
-    """Commit what changed in the memory, and conclude a merge in which all conflicts are resolved."""
+    """Commit all changes of the memory, and conclude a merge in which all conflicts are resolved."""
     if left := _unmerged(root):
         raise _conflict(left)
     code = _call(root, "add", "--all", "--", ".")
     status = _read(root, "diff", "--cached", "--name-status", "--no-renames", "--relative", "-z", "--", ".") or ""
     words = status.split("\0")  # a letter and a path for each file
     changes = dict(zip(words[1::2], words[::2], strict=False))
-    if left := [path for path in changes if _is_marked(memory, path)]:
+    for path in changes:
+        place = memory.layout.classify(path)
+        if place and place.kind.shape != "line" and not place.kind.write_once:
+            with contextlib.suppress(NotFound):
+                if markdown.conflict_in(memory.tree.read(path).data):
+                    left.append(path)
+    if left:
         raise _conflict(left)
     counts = Counter(changes.values())
     listed = ", ".join(f"{counts[letter]} {what}" for letter, what in _STATUS.items() if counts[letter])
@@ -145,17 +151,9 @@ def _commit(memory: Core, root: str, say: Say) -> None:
         code = code or _call(root, "commit", "--quiet", f"--message={message}", "--", ".")
         say(message)
     if code:
-        raise Unavailable("git could not commit what changed.", "Do what it says above, then: holdfast git sync")
-
-
-def _is_marked(memory: Core, path: str) -> bool:
-    """Would a file with the marks of a conflict be committed?"""
-    place = memory.layout.classify(path)
-    if place is None or place.kind.shape == "line" or place.kind.write_once:
-        return False
-    with contextlib.suppress(NotFound):
-        return markdown.conflict_in(memory.tree.read(path).data) > 0
-    return False
+        raise Unavailable(
+            "git could not commit the changes.", "Fix the problem that it reports above, then: holdfast git sync"
+        )
 
 
 def _unmerged(root: str) -> list[str]:
@@ -192,13 +190,13 @@ def _repair(memory: Core, command: str, say: Say) -> None:
 
 
 def _call(root: str, *words: str) -> int:
-    """Run git as its user sees it, and return its exit code."""
+    """Run git with its output on the terminal, and return its exit code."""
     with _installed():
         return subprocess.call(["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"})
 
 
 def _read(root: str, *words: str) -> str | None:
-    """Return what git prints, None if it fails."""
+    """Return the output of git, None if it fails."""
     with _installed():
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, check=False)
     return done.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") if not done.returncode else None

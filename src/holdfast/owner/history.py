@@ -3,7 +3,7 @@
 The history of a document is in the write log; a version that is not logged was written by hand. The history of a log
 entry is in its log: the entries with the same key, and the marks that hid or showed it.
 
-`rollback` undoes what one writer wrote. Documents get the text from before, log entries are hidden, nothing is erased.
+`rollback` undoes the writes of one writer: documents get their earlier text, log entries are hidden, nothing is erased.
 A record that another writer or a person changed since is left alone and reported. All steps are announced in the write
 log, so that a rollback can be reverted.
 """
@@ -55,10 +55,10 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kept: bool = False
     """Whether its text can still be read."""
     damaged: bool = False
-    """Whether its text was changed after it was kept."""
+    """Whether its stored text was changed."""
     current: bool = False
     reason: str = ""
-    """Why, where the writer said so."""
+    """The reason, if the writer gave one."""
     path: str = ""
     """The path that a renamed document had before."""
 
@@ -99,7 +99,7 @@ def _of_document(memory: Core, path: str) -> list[Version]:
     writes = write_log.writes(memory.tree, memory.layout.memory, path, current)
     made = {ends(entry)[1] for _, entries in writes for entry in entries if not entry.get("undo")}
     if not made and not stamp:
-        raise NotFound(f"{path} is not there, and nothing is known of it.", "Check the path.")
+        raise NotFound(f"{path} does not exist and has no history.", "Check the path.")
     found: list[Version] = []
     version, earlier = ABSENT, ""
     for name, entries in reversed(writes):
@@ -168,7 +168,7 @@ def undo(memory: Core, path: str, op_id: str = "", to: str = "") -> Receipt:
     """
     place, store = memory.layout.classify(path), memory.store
     if place is None or place.kind.shape == "line" or place.kind.write_once:
-        what = f"{place.kind.one} is" if place else f"{path[:200]} is no document of the memory, and"
+        what = f"{place.kind.one} is" if place else f"{path[:200]} is not a document of the memory, and"
         raise Invalid(f"{what} not undone.", "Hide it; holdfast hide --restore shows it again.")
     check_op(op_id)
     for _ in attempts(path, _UNDO_TRIES):
@@ -207,7 +207,7 @@ def _version_before(memory: Core, path: str, current: str) -> str:
         else:
             return version
     if current == ABSENT:
-        raise NotFound(f"{path} is not there.", "There is nothing to undo.")
+        raise NotFound(f"{path} does not exist.", "There is nothing to undo.")
     if version != current:
         raise Invalid(f"There is no earlier text of {path} to go back to.", "Write it again.")
     known = [one.version for one in _of_document(memory, path) if one.kept and one.version != current]
@@ -249,7 +249,7 @@ def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
         parts = sections.parse(text[markdown.body_start(text) :])
         before = next((part for part in parts if f"{record.path}#{part.anchor}" == identifier), None)
         if before is None:
-            raise NotFound(f"The text that {identifier} had before is not kept any more.", "Write it again.")
+            raise NotFound(f"The text that {identifier} had before is no longer stored.", "Write it again.")
         version = before.version
         if entry.get("undo"):
             undone += 1
@@ -260,7 +260,7 @@ def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
     raise Invalid(f"There is no earlier text of {record.id} to go back to.", f"Hide it: holdfast hide {record.id}")
 
 
-# what rollback and forget have in common
+# shared by rollback and forget
 
 
 def count_units(records: Iterable[Record]) -> int:
@@ -272,9 +272,9 @@ def check_count(count: int, total: int, given: int, what: str) -> None:
     """Refuse to remove much unless the caller gave the number."""
     records = amount(count, "record")
     if given and given != count:
-        raise Invalid(f"{records} would be {what}, not {given}; nothing was changed.", "Look at the list again.")
+        raise Invalid(f"{records} would be {what}, not {given}; nothing was changed.", "Check the list again.")
     if is_much(count, total) and given != count:
-        advice = f"Look at the list; if it is right, say so with the number: --count {count}."
+        advice = f"Check the list; to confirm it, give the number: --count {count}."
         raise Invalid(f"{records} of {total} would be {what}; nothing was changed.", advice)
 
 
@@ -301,17 +301,17 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     """Of a document: its current version."""
     to: str = ""
-    """Of a document: the version to go back to. Of a key: the entry whose value becomes current again."""
+    """The version of a document, or the entry of a key, to restore."""
     target: str = ""
     """The id or key that a mark in a log names."""
     order: str = ""
     conflict: str = ""
     derived: bool = False
-    """Written by another writer from what is undone."""
+    """Made by another writer from undone records."""
 
 
 class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one writer wrote, and what would be or was done about it."""
+    """The writes of one writer, and how each is or would be undone."""
 
     writer: str
     steps: list[Step]
@@ -332,7 +332,7 @@ class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
 def rollback(
     memory: Core, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
 ) -> RolledBack:
-    """Undo what one writer wrote, since a time if given; without `yes`, list it.
+    """Undo the writes of one writer, since a time if given; without `yes`, list them.
 
     Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
     """
@@ -388,7 +388,7 @@ def _revert(memory: Core, identifier: str) -> RolledBack:
 
 
 def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> RolledBack:
-    """Return what a writer wrote since a time, and the steps that take it back."""
+    """Return the writes of a writer since a time, and the steps that undo them."""
     entries = [one for one in records if one.kind in _ENTRIES and _is_by(one.fields, writer) and one.time >= since]
     steps = [*_document_steps(memory, writer, since), *_mark_steps(memory, writer, since)]
     for one in entries:
@@ -505,7 +505,7 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
                     values = write_log.objects(memory.tree.scan(log), step.to)
                     found = next((one for one in values if jsonl.identity(one, "time")[0] == step.to), None)
                     if found is None:
-                        raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
+                        raise NotFound(f"The line {step.to} no longer exists.", "Run it again.")
                     entry = {name: found[name] for name in found if name not in ("id", "op", "writer", "time")}
                 by_log.setdefault(log, []).append(entry | {"rollback": identifier})
             elif step.act in ("hide", "show"):
@@ -532,11 +532,11 @@ def _log_of(memory: Core, step: Step) -> str:
     return step.path if kind.shape == "line" else ""
 
 
-# getting back lost entries
+# repair of logs
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """What was done for one log."""
+    """The repair of one log."""
 
     count: int
     """Entries that were appended again."""
@@ -551,10 +551,10 @@ class Repaired(msgspec.Struct, frozen=True):
 
 
 def repair(memory: Core, backups: Sequence[str] = ()) -> dict[str, Repaired]:
-    """Append entries again that an outside change removed from logs, and return what was done for each log.
+    """Append entries again that an outside change removed from logs, and return the repair of each log.
 
-    They come from the git history of each log and from backups, by id. Nothing that is there is touched, and what the
-    owner forgot does not come back.
+    They come from the git history of each log and from backups, by id. Existing entries are not changed, and
+    forgotten ones are not restored.
     """
     import tempfile
 

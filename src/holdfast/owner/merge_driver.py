@@ -1,7 +1,7 @@
 """Our merge driver: the program that git starts to merge a file of a memory.
 
-It knows a file by its name alone and needs no memory. When it cannot be started, git merges the file as it would
-without it.
+It needs no open memory: the name of a file decides how it is merged. When it cannot be started, git merges the file in
+its own way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ def merge_file(base: str, ours: str, theirs: str, path: str, marks: int) -> Merg
     sides = Sides(*(Path(name).read_bytes() for name in (base, ours, theirs)))
 
     def lines(parts: Sides) -> Merged:
-        return _by_lines(parts, marks)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in parts._asdict().items():
+                Path(folder, name).write_bytes(data)
+            order = ("ours", "base", "theirs")
+            words = [word for name in order for word in ("-L", name)] + [os.path.join(folder, name) for name in order]
+            line = ["git", "merge-file", "-p", f"--marker-size={marks}", *words]
+            done = subprocess.run(line, capture_output=True, check=False)
+        if done.returncode > 127:
+            raise Unavailable(f"git could not merge: {done.stderr.decode('utf-8', 'replace').strip()}")
+        return Merged(done.stdout, conflict=done.returncode > 0)
 
     if path.endswith(".jsonl"):
         merged = three_way.merge_log(sides)
@@ -54,16 +63,3 @@ def merge_file(base: str, ours: str, theirs: str, path: str, marks: int) -> Merg
     finally:
         made.unlink(missing_ok=True)
     return merged
-
-
-def _by_lines(sides: Sides, marks: int) -> Merged:
-    with tempfile.TemporaryDirectory() as folder:
-        for name, data in sides._asdict().items():
-            Path(folder, name).write_bytes(data)
-        order = ("ours", "base", "theirs")
-        words = [word for name in order for word in ("-L", name)] + [os.path.join(folder, name) for name in order]
-        line = ["git", "merge-file", "-p", f"--marker-size={marks}", *words]
-        done = subprocess.run(line, capture_output=True, check=False)
-    if done.returncode > 127:
-        raise Unavailable(f"git could not merge: {done.stderr.decode('utf-8', 'replace').strip()}")
-    return Merged(done.stdout, conflict=done.returncode > 0)

@@ -3,8 +3,8 @@
 Candidates of both sides are ranked together, as if they were one memory, so that a word weighs the same wherever it
 occurs. Where the two sides search for different words, each ranks its own candidates and the scores decide.
 
-The shared memory may be slow or unreachable. It is asked in a thread, for a bounded time, so that the private answer
-never waits longer; after a failure it is not asked again for a while.
+The shared memory may be slow or unreachable. Queries to it run in a thread with a timeout, so that the private answer
+never waits longer; after a failure it gets no queries for a while.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "shared"
 PREFIX = f"{NAME}:"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
 _OURS = "HOLDFAST_"
-"""The prefix of variables that settings may use, so that a file from a project cannot read any other."""
+"""The prefix of variables that settings may use: the settings of a project must not read other variables."""
 _VARIABLE = regex(r"\$(?:\{(\w+)\}|(\w+))")
 T = TypeVar("T")
 
@@ -115,11 +115,11 @@ class SharedMemory:
             try:
                 found = future.result(max(0.0, deadline - monotonic()))
             except TimeoutError:
-                late = f"It gave no answer within {self._seconds:g} seconds."
+                late = f"It did not answer within {self._seconds:g} seconds."
                 error = Unavailable(late, "Check whether its server can be reached.")
             except HoldfastError as raised:
                 error = raised
-            except Exception as raised:  # the private answer must come in any case
+            except Exception as raised:  # the private answer must never fail
                 error = Unavailable(f"It failed: {type(raised).__name__}: {raised}"[:300], "Please report this.")
             else:
                 self._error, self._pause = None, _FIRST_PAUSE
@@ -167,7 +167,7 @@ def find(memory: Core, query: Query) -> Found:
     """Answer a query from the shared memory, or from both."""
     shared = memory.shared
     if shared is None and query.where == "shared":
-        raise Invalid("This memory shares nothing.", 'Set it in holdfast.toml: [shared] store = "postgresql://…"')
+        raise Invalid("This memory has no shared memory.", 'Set it in holdfast.toml: [shared] store = "postgresql://…"')
     inner = msgspec.structs.replace(query, where="here")
     if shared is None:
         return memory.find(inner)
@@ -194,7 +194,7 @@ def find(memory: Core, query: Query) -> Found:
 
 
 def _together(mine: Candidates, theirs: Candidates, problems: list[Problem], limit: int) -> Candidates:
-    """Join what both memories have; rows are even for this memory and odd for the shared one."""
+    """Join the candidates of both memories; rows are even for this memory and odd for the shared one."""
 
     def load(rows: list[int]) -> dict[int, Record]:
         found = {2 * row: record for row, record in mine.load([row // 2 for row in rows if not row % 2]).items()}

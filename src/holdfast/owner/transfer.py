@@ -2,12 +2,12 @@
 
 First `plan`, which compares both sides and writes nothing, then `move`. A document replaces only the version that it
 was made from. Otherwise the entries of a dated page are merged, and of any other document both versions are kept, that
-of the source under a name that says so; both then move on unchanged, so that in the end every memory has the same pair.
+of the source under a name that marks a conflict. Later transfers copy both, so every memory gets the same pair.
 
 Log entries are identified by their ids; each is added once and none is changed. Nothing is replaced that changed since
 both sides agreed, nothing is removed, and a transfer can be repeated. Documents are written first, then the logs that
 refer to them, then the write log. Settings, derived files, the notes of live runs and the agreements of other transfers
-stay where they are. With a scope, only what belongs to that workspace is transferred.
+stay where they are. With a scope, only records of that workspace are transferred.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
 
 
 def decide(source: str, target: str | None, agreed: Pair | None, *, dated: bool = False) -> Act:
-    """Return what transferring a document means; `target` is None if the target lacks it."""
+    """Return the change that a transfer makes to a document; `target` is None if the target lacks it."""
     if target is None:
         return "gone" if agreed and agreed.source == source else "new"
     if source == target:
@@ -73,7 +73,7 @@ def decide(source: str, target: str | None, agreed: Pair | None, *, dated: bool 
 
 
 class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What becomes of a document, or of some entries of a log."""
+    """The planned change of a document, or of entries of a log."""
 
     path: str
     act: Act
@@ -94,20 +94,20 @@ class Tally(msgspec.Struct, omit_defaults=True):
 
 
 class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What would be or was transferred, from where to where."""
+    """A planned or finished transfer between two memories."""
 
     source: str
     target: str
     scope: str = ""
     done: bool = False
     counts: dict[str, Tally] = {}
-    """By what becomes of it: new, changed, merged, conflict, same, newer, gone, forgotten."""
+    """By the kind of change: new, changed, merged, conflict, same, newer, gone, forgotten."""
     conflicts: list[Planned] = []
-    """Documents of which both versions are kept now, and where that of the source is."""
+    """Documents of which both versions are stored now, and the place of that of the source."""
     refused: list[Problem] = []
-    """What was left out, and why; all else was transferred."""
+    """Records that were not transferred, with the reasons."""
     left: list[str] = []
-    """What a transfer never touches."""
+    """Notes on the data that no transfer changes."""
 
     @property
     def records(self) -> int:
@@ -135,7 +135,7 @@ def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Move
 
 
 class Mover:
-    """Transfers what one memory has to another; `here` notes what both sides have.
+    """Transfers records from one memory to another; `here` records the versions that both sides have.
 
     `past` is the path of a backup that was opened as `there`: what `here` had changed since then is newer.
     """
@@ -160,12 +160,12 @@ class Mover:
         self._steps: list[Planned] = []
         self._refused: dict[Problem, None] = {}
         self._writers: dict[str, dict[str, str]] = {}
-        """Who wrote documents and their sections, by path and id."""
+        """Writers of documents and sections, by path and id."""
         self._equal: dict[str, Pair] = {}
-        """What both sides have already, and is not noted yet."""
+        """Records that both sides have, to be recorded as such."""
 
     def plan(self, progress: Progress | None = None) -> Moved:
-        """Compare both sides and return what would be transferred; nothing is written."""
+        """Compare both sides and return the planned transfer; nothing is written."""
         left_out: list[Problem] = []
         files = every_file(self._source, left_out)
         self._refused |= dict.fromkeys(left_out)
@@ -216,7 +216,7 @@ class Mover:
         self._steps = [step for step in self._steps if step.act != "new" or step.path not in current]
 
     def move(self, progress: Progress | None = None) -> Moved:
-        """Do what was planned; what changed meanwhile is left for the next time, and reported."""
+        """Carry out the plan; records that changed meanwhile are reported and left for the next transfer."""
         steps = [step for step in self._steps if step.act in _MOVES]
         total, done = sum(step.records for step in steps), 0
 
@@ -262,7 +262,7 @@ class Mover:
 
     @contextlib.contextmanager
     def _reported(self, path: str, *, reading: bool = False) -> Iterator[None]:
-        """Report what cannot be transferred, and go on with the rest."""
+        """Report a record that cannot be transferred, and go on with the rest."""
         try:
             yield
         except (Invalid, OverBudget) as error:
@@ -274,10 +274,10 @@ class Mover:
                 raise
             self._refused[Problem(path, error.message)] = None
 
-    # what two memories have of each other, noted in the memory at hand; it is never transferred itself
+    # the versions that two memories share, recorded in this memory; never transferred
 
     def _note(self, agreed: Mapping[str, Pair]) -> None:
-        """Note what both sides have now, durably."""
+        """Record durably the versions that both sides have now."""
         pairs = ((path, list(pair[:: self._step])) for path, pair in agreed.items())
         for part in _batches(pairs, lambda pair: len(pair[0]) + 100):
             self._notes.append(self._log, [{"with": self._other, "agreed": dict(part)}])
@@ -309,7 +309,7 @@ class Mover:
     # documents
 
     def _planned(self, path: str, source: str, target: str | None, size: int) -> Planned:
-        """Return what becomes of a document; Invalid or OverBudget when the target may not store it."""
+        """Return the planned change of a document; Invalid or OverBudget when the target may not store it."""
         place, agreed, beside = self._source.layout.classify(path), self._agreed.get(path), ""
         dated, records = place is not None and place.kind.shape == "section", int(place is not None)
         act = decide(source, target, agreed, dated=dated)
@@ -394,7 +394,10 @@ class Mover:
                 elif not step.beside:
                     by_writer.setdefault(writer, []).append(entry | {"record": record})
         for writer, entries in by_writer.items():
-            with contextlib.suppress(HoldfastError), store.written_by(writer):  # the documents are there all the same
+            with (
+                contextlib.suppress(HoldfastError),
+                store.written_by(writer),
+            ):  # the documents were transferred nevertheless
                 store.append(store.write_log, entries, durable=False)
 
     def _replace(self, step: Planned) -> None:
@@ -478,7 +481,7 @@ class Mover:
 
 
 class Tombstones:
-    """What was forgotten in the target and is not transferred again: documents, their versions, entries, values."""
+    """Forgotten in the target, so not transferred: documents, their versions, entries, values."""
 
     def __init__(self, target: Core, source: Core, logs: list[str]) -> None:
         found = list(write_log.entries(target.tree, target.layout.memory))

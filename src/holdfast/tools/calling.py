@@ -1,4 +1,4 @@
-"""Tools: what a tool is, and how a call of one runs.
+"""Tools: the definition of a tool, and the run of a call.
 
 A tool is one typed function with a docstring; everything else about it is derived. Its first parameter is the `Call`,
 the others are the parameters of the tool, described by `Annotated[type, "text"]`. It returns the data of the reply.
@@ -36,9 +36,9 @@ Reply = dict[str, Any]
 UNKNOWN = "unknown"
 """Reported in place of the name of a tool that does not exist."""
 USE_TOOLS = "useTools"
-"""The tool that is not traced: its inner calls are, one by one."""
+"""The tool that is not traced; its inner calls are traced one by one."""
 _UNSAID: tuple[Any, ...] = (None, "", [], {})
-"""Defaults that a schema does not name: they mean that nothing was given."""
+"""Defaults that a schema leaves out: they mean that no value was given."""
 _SEND = {
     "workspaceId": 'send the workspace\'s name, or "default"',
     "sessionId": "send any string that names this conversation, the same one every time",
@@ -86,7 +86,7 @@ class Tool(msgspec.Struct, frozen=True, dict=True):
     enveloped: bool = False
     """Replies are `{success, data}`."""
     reads: bool = False
-    """It changes nothing, so it can be called again."""
+    """The tool changes nothing, so a call can be repeated."""
     render: Callable[[Any], str] | None = None
     """Makes the text for the model; without it the model reads the reply as JSON."""
     mirrored: bool = False
@@ -113,7 +113,7 @@ class Tool(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def harmless(self) -> bool:
-        """May a caller use it who may only read? The calls inside `useTools` are checked one by one."""
+        """Is it open to read-only callers? The calls inside `useTools` are checked one by one."""
         return self.reads or self.name == USE_TOOLS
 
     @property
@@ -173,7 +173,7 @@ def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
-    """For whom a call is made."""
+    """The sender of a call and its purpose."""
 
     workspaceId: str = ""
     sessionId: str = ""
@@ -190,7 +190,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Connection(msgspec.Struct):
-    """What a server knows of a client from earlier calls."""
+    """The state of a client's connection."""
 
     workspace: str = ""
     """The path of the workspace that the client loaded or created last."""
@@ -220,7 +220,7 @@ def read_context(given: Any, *, required: bool = False) -> Context:
         if not isinstance(value, str):
             faults.append(f"{name} {'must be a string' if name in given else 'is missing'} ({advice})")
         elif not value.isascii() and not is_text(value):
-            faults.append(f"{name} holds half a character (send valid Unicode)")
+            faults.append(f"{name} contains a lone surrogate (send valid Unicode)")
         elif needed and not value.strip():
             faults.append(f"{name} is blank ({advice})")
     if unknown := given.keys() - set(fields):
@@ -238,7 +238,7 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     if unknown := [str(name) for name in given if name not in tool.params]:
         if misplaced := [name for name in unknown if name in Context.__struct_fields__]:
             where = ", ".join(f"context.{name}" for name in misplaced)
-            what = f"{tool.name} has no parameter {', '.join(misplaced)}: {where} says that."
+            what = f"{tool.name} has no parameter {', '.join(misplaced)}: it is {where}."
             raise Invalid(what, f"Send it inside context; {tool.takes}")
         hint = close_to(unknown[0], tool.params) if len(unknown) == 1 else ""
         raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)
@@ -263,7 +263,7 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
 
 
 class Call:
-    """What the function of a tool gets: the memory, and for whom it works."""
+    """The first argument of a tool's function: the memory and the context of the call."""
 
     def __init__(self, runner: Runner, context: Context) -> None:
         self.runner = runner
@@ -320,13 +320,13 @@ class Runner:
 
     @property
     def defaults(self) -> Context:
-        """What the context of a call lacks: the workspace of the connection, then the start options."""
+        """Defaults for the context of a call: the workspace of the connection, then the start options."""
         connection = CONNECTION.get()
         return Context(workspaceId=connection.workspace).over(self.start) if connection else self.start
 
     @functools.cached_property
     def reading(self) -> Runner:
-        """The same tools for a caller who may only read."""
+        """The same tools for a read-only caller."""
         made = copy.copy(self)
         made.reads_only = True
         return made
@@ -401,7 +401,9 @@ class Runner:
     def _refusal(self, tool: Tool) -> HoldfastError | None:
         """Return why this caller may not use a tool, None when it may."""
         if self.reads_only and not tool.harmless:
-            return Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
+            return Invalid(
+                f"{tool.name} writes, and your token is read-only.", "Ask the owner for the read-write token."
+            )
         if self.bound and not tool.within:
             return Invalid(
                 f"{tool.name} is not limited to one workspace, and your token is for {self.bound} alone.",
@@ -410,7 +412,7 @@ class Runner:
         return None
 
     def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float, *, refused: bool) -> None:
-        """Trace a call. A caller who may not write leaves no text in a trace, and search does not find it."""
+        """Trace a call. The trace of a read-only caller has no text, and search does not find it."""
         try:
             workspace = call.scope.path
         except HoldfastError:
@@ -423,7 +425,7 @@ class Runner:
         data = reply.get("data", reply)
         found = reply.get("hits", data) if tool.reads and not tool.private else None
         result = ""
-        if success and not tool.private:  # in a few words
+        if success and not tool.private:  # a summary of the reply
             said = reply.get("text", reply.get("data"))
             if isinstance(said, list):
                 first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in said[:5]]
@@ -452,6 +454,6 @@ def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
 
 
 def reply_text(reply: Reply) -> str:
-    """Return what a model reads of a reply."""
+    """Return the text of a reply for a model."""
     text = reply.get("text")
     return text if isinstance(text, str) else msgspec.json.encode(reply, enc_hook=dict).decode("utf-8")

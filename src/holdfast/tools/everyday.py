@@ -25,7 +25,7 @@ from holdfast.tools.calling import Call, Registry
 
 _RELATED = 3
 _READ = 16_000
-"""Characters per read, unless the caller says otherwise."""
+"""Characters per read, by default."""
 _UNSHOWN = ("op", "writer", "ref", "head", "size")
 """Fields of a record that only Holdfast uses."""
 
@@ -105,7 +105,7 @@ def revise(
     tags: list[str] | None = None,
     status: Annotated[str | None, "of a plan"] = None,
     until: str | None = None,
-    retire: Annotated[bool | None, "false brings it back"] = None,
+    retire: Annotated[bool | None, "false restores it"] = None,
     reason: str | None = None,
     version: str | None = None,
 ) -> dict[str, Any]:

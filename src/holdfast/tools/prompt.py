@@ -1,7 +1,7 @@
-"""Gather what an agent should know when it starts, one part of its prompt after the other.
+"""The start prompt of an agent, part by part: rules, memory, notes, related records, chat.
 
-Parts that need only files come first, then those that need the index, so that a caller who cannot wait uses what is
-there. A part that fails becomes a warning and does not affect the others. Nothing is written.
+Parts that need only files come first, then those that need the index, so a caller with a time limit can use the first
+ones. A part that fails becomes a warning and does not affect the others. Nothing is written.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Work:
         return [Piece(message.content, head) for message, head in zip(said, heads, strict=True)]
 
     def purpose(self) -> list[Piece]:
-        """Return what is known of the workspace from a few files."""
+        """Return the part about the workspace, from a few files."""
         runner, named = self.call.runner, self.call.context.workspaceId
         if not named:
             return [Piece(_line(_about(each))) for each in runner.workspaces.all()]
@@ -158,7 +158,7 @@ class _Work:
 
 
 def _briefing(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what there is to know of a workspace, line by line."""
+    """Yield the description of a workspace, line by line."""
     if data["purpose"]:
         yield _line(f"{data['name']}: {data['purpose']}")
     plans, states = data["plans"], data["states"]

@@ -1,4 +1,4 @@
-"""Tools for what an agent keeps while it works: the compartments, the four memories with large values, and the chat.
+"""Tools for the memory of an agent at work: the compartments, the four memories with large values, and the chat.
 
 The agents are `compartments`, `mind` and `chat`. Compartments and chat reply with text, and with the same as data.
 Without a run in the context, the session is the run.
@@ -131,7 +131,7 @@ def memory_search(
     if isinstance(query, str) and query and last is None:
         return msgspec.to_builtins(_mind(call).search(type, query, limit))
     hint = "last: n is instead of it." if query else "or give last: n."
-    raise Invalid(f"A query is some words; {hint}", "Give either.")
+    raise Invalid(f"A query is text; {hint}", "Give one of them.")
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
@@ -149,7 +149,7 @@ def memory_recall(
     return _mind(call).recall(key, history, as_of or "")
 
 
-def memory_match(call: Call, situation: Annotated[str, "what is going on"], limit: int = 5) -> Any:
+def memory_match(call: Call, situation: Annotated[str, "the situation"], limit: int = 5) -> Any:
     """Find the procedures that apply to a situation, best first."""
     return _mind(call).match(situation, limit)
 
@@ -195,8 +195,8 @@ def value_summarize(call: Call, ref: Ref, budget: Annotated[int, msgspec.Meta(ge
 def memory_write(
     call: Call, content: Annotated[str, "the whole new text, which replaces the old one; empty empties it"]
 ) -> dict[str, Any]:
-    """Replace MEMORY.md, which is in every prompt: what must always be known of the owner and the work. Read it in your
-    prompt first and write all of it, short."""
+    """Replace MEMORY.md, which is in every prompt: facts about the owner and the work that every conversation needs.
+    Read it in your prompt first and write all of it, short."""
     saved = call.runner.chat.save_global_memory(content, call.op_id)
     return _saved(saved, "MEMORY.md was written" if content.strip() else "MEMORY.md is empty now")
 

@@ -51,7 +51,7 @@ def task_create(
 ) -> dict[str, Any]:
     """Add a task that workers can claim, or a whole graph of tasks that wait for each other."""
     if bool(title) == bool(tasks):
-        raise Invalid("Give a title or tasks, one of the two.", "Use tasks for several at once.")
+        raise Invalid("Give either title or tasks.", "Use tasks for several at once.")
     one = {
         "title": title, "instructions": instructions, "after": after or [], "tags": tags or [], "priority": priority,
         "lease": lease, "attempts": attempts, "pause": pause,
@@ -68,7 +68,7 @@ def task_claim(
     worker: Annotated[str, "your name, unique among workers"],
     tags: Annotated[list[str] | None, "only tasks with one of these tags"] = None,
     graph: Annotated[str, "only tasks of this graph"] = "",
-    lease: Annotated[float, "seconds until your next heartbeat or report; 0: as the task says"] = 0.0,
+    lease: Annotated[float, "seconds until your next heartbeat or report; 0: that of the task"] = 0.0,
 ) -> dict[str, Any]:
     """Take the most important task that is ready; no other worker gets it until its lease ends.
 
@@ -93,7 +93,7 @@ def task_heartbeat(
     attempt: Annotated[str, "the attempt id that task_claim returned"],
     progress: Annotated[str, "progress, in words"] = "",
     percent: Annotated[float | None, "progress, 0 to 100"] = None,
-    lease: Annotated[float, "seconds from now on; 0: as the task says"] = 0.0,
+    lease: Annotated[float, "seconds from now on; 0: that of the task"] = 0.0,
 ) -> dict[str, Any]:
     """Keep a task that you work on: renew its lease. Refused when another worker has it, or it was cancelled."""
     task = call.runner.tasks.heartbeat(

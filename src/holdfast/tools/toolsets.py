@@ -88,7 +88,7 @@ def useTools(
     """Run tools of any agent, in order or at once. Ask getTools for their parameters."""
     # a single call returns its own reply, several return all replies in order
     if not 1 <= len(calls) <= _MOST_CALLS:
-        raise Invalid(f"calls has {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
+        raise Invalid(f"{len(calls)} calls were given.", f"Send 1 to {_MOST_CALLS} of them.")
     runner = call.runner
     made = read_context(context).over(runner.defaults)
     if len(calls) == 1:

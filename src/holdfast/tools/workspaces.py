@@ -43,7 +43,7 @@ def createWorkspace(
     keyFiles: Annotated[list[str] | None, "files that matter most"] = None,
     preferences: Annotated[dict[str, Any] | str | None, "how work should be done here"] = None,
 ) -> dict[str, str]:
-    """Make a workspace: the place that a project's memory belongs to, shared by all conversations."""
+    """Create a workspace: the memory of a project, shared by all conversations."""
     fields = dict(zip(FIELDS, (description, rootFolder, purpose, workflows, keyFiles, preferences), strict=True))
     made = _written(call, call.runner.workspaces.create(name, fields, call.op_id))
     call.enter(made["workspace"])
@@ -112,7 +112,7 @@ def archiveWorkspace(call: Call, name: str, restore: Restore = False) -> dict[st
 
 def createState(
     call: Call,
-    name: Annotated[str, "unique for ever"],
+    name: Annotated[str, "unique forever"],
     conversationContext: Annotated[str, "what happened and was decided"],
     activeTask: str,
     activeFiles: list[str],
@@ -151,7 +151,7 @@ def _written(call: Call, receipt: Receipt) -> dict[str, str]:
 
 def searchMemory(
     call: Call,
-    query: Annotated[str, "words to look for"],
+    query: Annotated[str, "search words"],
     workspaceId: Annotated[str, "the workspace to search"],
     memoryTypes: Annotated[list[Literal["states", "traces"]] | None, "both if left out"] = None,
     dateRange: Annotated[DateRange | None, "ISO dates"] = None,
@@ -224,13 +224,13 @@ def retrieve_plans(
     tier: How = "T0",
     budget: Annotated[Natural, "most tokens to spend; 0 is no limit"] = 0,
 ) -> dict[str, Any]:
-    """Know what was done and what is planned: the plans of a workspace, domain or repository, newest first."""
+    """Read the plans of a workspace, domain or repository, newest first: what was done and what is planned."""
     wanted = filters or PlanFilters()
     return call.runner.knowledge.plans(_scope(call, scope), _list(wanted.status), _list(wanted.tags), tier, budget)
 
 
 def retrieve_overview(call: Call, scope: Scoped = None, tier: How = "T1") -> dict[str, Any]:
-    """Understand what a workspace, domain or repository is about: its overview in full, those below it in short."""
+    """Read the overview of a workspace, domain or repository in full, and those below it in short."""
     return call.runner.knowledge.overviews(_scope(call, scope), tier)
 
 
@@ -273,7 +273,7 @@ def save_learning(
     supersedes: Annotated[str | None, "the id of the entry that this one replaces"] = None,
     until: Annotated[str | None, "the last day on which it is valid, YYYY-MM-DD"] = None,
 ) -> dict[str, Any]:
-    """Save a decision or a lesson for everyone who works here. If an entry says the same, the reply names it."""
+    """Save a decision or a lesson for everyone who works here. If an entry has the same text, the reply names it."""
     draft = Draft(
         kind=kind, title=title, text=content, scope=_scope(call, scope), tags=tuple(_list(tags)),
         fields={"category": category} if category and category.strip() else {}, op_id=call.op_id,
@@ -319,7 +319,7 @@ def save_skill(
     tags: list[str] | str | None = None,
     expect: Annotated[str | None, "to replace a skill: the version that load_skill gave"] = None,
 ) -> dict[str, Any]:
-    """Write down a way of doing something that worked, so that any agent here can do it again."""
+    """Save a way of working that succeeded, so that any agent here can repeat it."""
     draft = Draft(
         title=name, text=content, scope=_scope(call, scope), tags=None if tags is None else tuple(_list(tags)),
         fields={"description": description}, expect=expect or "", op_id=call.op_id,
