@@ -382,7 +382,14 @@ def test_a_token_is_not_written_into_the_file_of_a_project(home: Home, client: s
     assert entry == remote(client, "") and TOKEN not in text
 
 
-def test_a_new_file_with_a_token_is_for_its_owner_only(home: Home) -> None:
+@pytest.mark.parametrize("text", [None, "{}"])
+def test_a_file_that_gets_a_token_is_for_its_owner_only(home: Home, text: str | None) -> None:
+    home.do("install", "cursor", "--project", "--url", URL)
+    (home.path / ".umask").touch()
+    usual = (home.path / ".umask").stat().st_mode & 0o777
+    assert (home.project / ".cursor/mcp.json").stat().st_mode & 0o777 == usual
+    if text:
+        home.write("cursor", text)
     home.do("install", "cursor", "--url", URL, "--token", TOKEN)
     assert home.file("cursor").stat().st_mode & 0o777 == 0o600
 

@@ -44,8 +44,6 @@ from holdfast.tools import toolsets
 
 _WRITE = "Write this?"
 _OFFER = "Also add hooks? They show the memory at the start, keep the transcript, and ask the agent to save."
-_BEARER = regex(r'Bearer (?!\$)[^"\n]+')
-"""A token in a client's file, which is not printed."""
 _PROJECT_FOLDER = regex(r"^\$\{(workspaceFolder|CLAUDE_PROJECT_DIR:-\.)\}")
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
@@ -223,7 +221,7 @@ def _edit(
         say(f"{path} is up to date; nothing was changed.")
         return {"file": path, "changed": False}
     sides = ((old or "").splitlines(), (new or "").splitlines(), f"{path} (now)", f"{path} (then)")
-    diff = _BEARER.sub("Bearer …", redact("\n".join(difflib.unified_diff(*sides, lineterm=""))))
+    diff = clients.BEARER.sub("Bearer …", redact("\n".join(difflib.unified_diff(*sides, lineterm=""))))
     say(show.printable(diff))
     if os.path.islink(path):
         say(f"{path} is a link; what changes is {os.path.realpath(path)}.")

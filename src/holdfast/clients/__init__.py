@@ -1,10 +1,9 @@
 """MCP clients: their files, and what Holdfast adds to them: a server and, for some clients, hooks.
 
 An edit changes only our own part: other keys, their order, comments and white space stay. A file that cannot be edited
-that way is refused, with the text to paste instead. A write replaces the file atomically and keeps its mode. If the
-file is a link, its target is changed. The first change of a file leaves one backup beside it: the file without us.
-
-A project's file is shared, so it has no path of this machine and no token.
+that way is refused, with the text to paste instead. A write replaces the file atomically and keeps its mode; if it adds
+a token, only the owner can read the file. If the file is a link, its target is changed. The first change leaves one
+backup beside the file: the text without our part. A project's file is shared: no path of this machine, and no token.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import msgspec
 
 from holdfast.clients.editors import JSON, TOML, JsonEditor, Path, TomlEditor
 from holdfast.errors import Conflict, Invalid, Unavailable
+from holdfast.model.patterns import regex
 
 NAME = "holdfast"
 """The name of our server in every client."""
@@ -33,6 +33,8 @@ _HOOK_SECONDS = 3
 _BACKUP = ".holdfast-backup"
 VARIABLE = "HOLDFAST_TOKEN"
 """The environment variable with the token of a team's server."""
+BEARER = regex(r'Bearer (?!\$)[^"\n]+')
+"""A token in a client's file."""
 _FORMS = {"command", "url", "http_headers", "bearer_token_env_var"}
 """The fields of an entry that exclude each other."""
 _SESSION_FOLDER = '"${CLAUDE_PROJECT_DIR:-.}"'
@@ -283,12 +285,13 @@ def replace_file(path: str, old: str | None, new: str | None, *, first: bool = F
         if new is None:
             os.unlink(target)
             return ""
-        mode = 0o666 if old is None and "Bearer " not in new else 0o600
+        private = BEARER.search(new) and not BEARER.search(old or "")
+        mode = 0o666 if old is None and not private else 0o600
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with open(fd, "w", encoding="utf-8", newline="") as file:
                 if old is not None:
-                    os.fchmod(fd, os.stat(target).st_mode & 0o7777)
+                    os.fchmod(fd, os.stat(target).st_mode & (0o700 if private else 0o7777))
                 file.write(new)
                 file.flush()
                 os.fsync(fd)
