@@ -294,12 +294,22 @@ def test_a_project_file_starts_the_program_on_the_path_if_there_is_one(home: Hom
     assert read_project(home, "cursor")[1]["command"] == "holdfast"
 
 
-def test_a_project_file_for_the_default_root_names_none(home: Home) -> None:
-    environment = {name: value for name, value in home.environment.items() if name != "HOLDFAST_ROOT"}
-    command = [sys.executable, "-m", "holdfast", "install", "claude-code", "--project", "--yes"]
-    subprocess.run(command, env=environment, cwd=home.project, check=True, capture_output=True, timeout=60)
-    assert read_project(home, "claude-code")[1]["args"][-1] == "mcp"
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_project_file_names_no_root_that_is_found_without_it(home: Home, client: str) -> None:
+    def install(*words: str) -> list[str]:
+        command = [sys.executable, "-m", "holdfast", "install", client, "--project", "--yes", *words]
+        environment = {name: value for name, value in home.environment.items() if name != "HOLDFAST_ROOT"}
+        subprocess.run(command, env=environment, cwd=home.project, check=True, capture_output=True, timeout=60)
+        args: list[str] = read_project(home, client)[1]["args"]
+        return args
+
+    assert install()[-1] == "mcp", "the default root"
     assert (home.path / ".holdfast").is_dir()
+    (home.project / "holdfast.toml").touch()
+    named = PROJECT_FILES[client][1]
+    found = ["mcp"] if named == "." else ["mcp", "--root", named]
+    assert install()[-len(found) :] == found, "an editor may start the server in another folder"
+    assert install("--root", str(home.path / ".holdfast"))[-2:] == ["--root", "~/.holdfast"]
 
 
 def test_the_hooks_of_a_project_find_its_root_from_a_folder_below_it(home: Home) -> None:

@@ -207,9 +207,11 @@ def validate(*, verbose: bool) -> bool:
 def validate_install(home: Path, environment: dict[str, str], *, verbose: bool) -> bool:
     """Return whether Claude Code and Codex understand all that `holdfast install` writes for them."""
     project, trusted = home / "project", home / ".codex/config.toml"
-    project.mkdir(parents=True)
-    trusted.parent.mkdir()
+    approved = home / ".claude/settings.json"
+    for folder in (project, trusted.parent, approved.parent):
+        folder.mkdir(parents=True)
     trusted.write_text(f'[projects."{project}"]\ntrust_level = "trusted"\n', "utf-8")
+    approved.write_text('{"enableAllProjectMcpServers": true}', "utf-8")
     environment = environment | {"HOME": str(home), "HOLDFAST_ROOT": ""}
     server, team = "--root notes", "--url https://memory.example.org --token secret"
     passed = True
@@ -228,6 +230,7 @@ def validate_install(home: Path, environment: dict[str, str], *, verbose: bool) 
         (f"{NAME} uninstall codex --yes", ""),
         (f"{NAME} install claude-code --project --yes {server}", ""),
         (f"claude mcp get {NAME}", "mcp --root ./notes"),
+        (f"claude mcp get {NAME}", "Connected"),
         (f"{NAME} install codex --project --yes {server}", ""),
         (f"codex mcp get {NAME}", "mcp --root ./notes"),
         (f"{NAME} install claude-code --project --yes {team}", ""),

@@ -30,6 +30,7 @@ from holdfast.model.patterns import regex
 from holdfast.owner import git, shared
 from holdfast.roots import (
     DEFAULT,
+    find_root,
     folder_of,
     health_of,
     ignored,
@@ -175,7 +176,7 @@ def _local(client: Client, project: bool, workspace: str, toolset: str) -> tuple
 
 def _root(folder: str) -> list[str]:
     """Return the option for the root; `folder` is the name of a project's folder in its file, "" in a user's file."""
-    location, source = locate(create=True)
+    location = locate(create=True)[0]
     if is_address(location):
         bare = without_password(location)
         if bare != location:
@@ -187,8 +188,13 @@ def _root(folder: str) -> list[str]:
     location = folder_of(location)
     if not folder:
         return ["--root", location]
-    if source == DEFAULT:
-        return []
+    found, source = find_root()
+    if (
+        location == os.path.realpath(found)
+        and (source == DEFAULT or folder == ".")
+        and not os.environ.get("HOLDFAST_ROOT")
+    ):
+        return []  # found from the folders below the project too
     inside, home = os.path.relpath(location, os.path.realpath(".")), os.path.realpath(os.path.expanduser("~"))
     if inside.startswith("..") and location.startswith(home + os.sep):
         return ["--root", f"~{location[len(home) :]}"]
