@@ -218,6 +218,17 @@ def test_a_change_of_one_entry_of_a_page_indexes_that_entry_alone(root: Path) ->
         assert not memory.verify().differences
 
 
+def test_totals_without_scores_are_a_damaged_index(quarry: tuple[Path, Answers]) -> None:
+    """SQLite returns no scores when the totals have no records, or fewer than contain a word."""
+    for records in (0, 1):
+        with contextlib.closing(apsw.Connection(str(index_file(quarry[0])))) as db:
+            total = db.execute("SELECT block FROM words_data WHERE id = 1").get
+            db.execute("UPDATE words_data SET block = ? WHERE id = 1", (bytes([records]) + total[1:],))
+        with holdfast.open(quarry[0]) as memory:
+            assert len(ask(memory)) == len(quarry[1])
+    assert_answers(quarry)
+
+
 def test_verify_reports_lengths_that_do_not_add_up(quarry: tuple[Path, Answers]) -> None:
     with contextlib.closing(apsw.Connection(str(index_file(quarry[0])))) as db:
         total = db.execute("SELECT block FROM words_data WHERE id = 1").get

@@ -23,7 +23,7 @@ from holdfast.model.queries import Terms
 from holdfast.model.records import HALF, Problem, Record, from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
-from holdfast.storage.files.rows import WORDS, Row, Seen, carray, load, record_in, revive, seen_in, varints
+from holdfast.storage.files.rows import WORDS, Row, Seen, Stale, carray, load, record_in, revive, seen_in, varints
 from holdfast.storage.results import Candidate, Filter, Pool, Tied
 from holdfast.storage.store import Applied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
@@ -378,6 +378,8 @@ def _best(
         sorted_by = f"{sql} WHERE {table} MATCH ? ORDER BY score LIMIT ?"
         scored: list[Row] = db.execute(sorted_by, (expression, many)).fetchall()
         complete = len(scored) < many
+        if any(score is None for _, score in scored):
+            raise Stale("the index is damaged: its totals give no scores")
         if not complete:
             edge = scored[-1][1]
             scored = [row for row in scored if row[1] < edge]  # the last group of equals may have been cut
