@@ -411,6 +411,7 @@ def test_a_file_that_gets_a_token_is_for_its_owner_only(home: Home, text: str | 
         (("cursor", "--url", "http://memory.example.org"), "Use --url https://memory.example.org"),
         (("cursor", "--url", "memory.example.org"), "--url https://"),
         (("cursor", "--url", "https://ann:secret@memory.example.org"), "--url https://"),
+        (("cursor", "--url", "https://[memory"), "--url https://"),
         (("cursor", "--token", TOKEN), "--url https://"),
         (("cursor", "--url", URL, "--workspace", "alpha"), "Leave out --root"),
         (("claude-code", "--url", URL, "--hook"), "Leave out --root"),

@@ -43,6 +43,7 @@ from holdfast.secrets import redact
 from holdfast.storage.tree import ABSENT
 from holdfast.tools import toolsets
 
+_Edit = Callable[[str | None], str | None]
 _WRITE = "Write this?"
 _OFFER = "Also add hooks? They show the memory at the start, keep the transcript, and ask the agent to save."
 _PROJECT_FOLDER = regex(r"^\$\{(workspaceFolder|CLAUDE_PROJECT_DIR:-\.)\}")
@@ -75,9 +76,8 @@ def install(
 ) -> None:
     """Add the memory to the configuration of CLIENT.
 
-    Shows the change first, and keeps a copy of the old file. On a terminal it also asks whether to add the hooks: they
-    show the memory to the agent when a session starts, keep the transcript, and once per session ask the agent to save
-    what it learned.
+    Shows the change first, and keeps the old file as a backup. On a terminal it also offers hooks: they show the memory
+    when a session starts, keep the transcript, and once per session ask the agent to save what it learned.
 
     A project's file is shared. It gets no path of this machine and no token: put the token into $HOLDFAST_TOKEN.
     """
@@ -150,8 +150,12 @@ def _has(addition: Addition, path: str) -> bool | None:
 
 def _endpoint(url: str) -> str:
     """Return the address of the tools of a server; a token is sent in clear text only on this machine."""
-    parts = urlsplit(url)
-    if not parts.hostname or parts.username or parts.scheme not in ("http", "https"):
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname and not parts.username and parts.scheme in ("http", "https")
+    except ValueError:
+        usable = False
+    if not usable:
         raise Invalid("--url is not the address of a server.", "Give one: --url https://memory.example.org")
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise Invalid("With http:// anyone on the way could read the token.", f"Use --url https://{parts.netloc}")
@@ -189,11 +193,8 @@ def _root(folder: str) -> list[str]:
     if not folder:
         return ["--root", location]
     found, source = find_root()
-    if (
-        location == os.path.realpath(found)
-        and (source == DEFAULT or folder == ".")
-        and not os.environ.get("HOLDFAST_ROOT")
-    ):
+    alone = not os.environ.get("HOLDFAST_ROOT") and (source == DEFAULT or folder == ".")
+    if alone and location == os.path.realpath(found):
         return []  # found from the folders below the project too
     inside, home = os.path.relpath(location, os.path.realpath(".")), os.path.realpath(os.path.expanduser("~"))
     if inside.startswith("..") and location.startswith(home + os.sep):
@@ -206,13 +207,7 @@ def _is_terminal() -> bool:
 
 
 def _edit(
-    path: str,
-    edit: Callable[[str | None], str | None],
-    by_hand: str,
-    *,
-    ask: bool,
-    question: str = _WRITE,
-    first: bool = False,
+    path: str, edit: _Edit, by_hand: str, *, ask: bool, question: str = _WRITE, first: bool = False
 ) -> dict[str, Any]:
     """Show what `edit` changes in a file, ask if wanted, and write it; exit if the change is declined.
 

@@ -55,7 +55,7 @@ class Client(msgspec.Struct, frozen=True):
     hooks: str = ""
     """The file of hooks, in the home folder and in a project's, if the client has hooks."""
     trust: str = ""
-    """The next step before the client runs new hooks, or a server of a project."""
+    """The next step before the client runs new hooks."""
     folder: str = "."
     """How the file of a project names the folder of the project."""
     variable: str = "${env:" + VARIABLE + "}"
@@ -76,7 +76,7 @@ class Client(msgspec.Struct, frozen=True):
     def remote(self, url: str, token: str) -> dict[str, Any]:
         """Return the entry of a server at an address; without a token it names the variable that has one."""
         if not self.variable:
-            raise Invalid(f"{self.title} reads no address from its file.", "Add it there: Settings > Connectors.")
+            raise Invalid(f"{self.title} reads no address from its file.", "Add it in its Settings > Connectors.")
         if self.key == "mcp_servers":
             header = {"http_headers": {"Authorization": f"Bearer {token}"}}
             return {"url": url} | (header if token else {"bearer_token_env_var": self.variable})
