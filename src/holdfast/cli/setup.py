@@ -66,7 +66,7 @@ _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.option("--workspace", default="", help="Workspace of calls that name none.")
 @click.option("--toolset", default="", help="core, all, or agents separated by commas; default: core.")
 @click.option("--url", default="", help="Use the team's server at this address.")
-@click.option("--token", default="", help="Token for --url; default: the file names $HOLDFAST_TOKEN.")
+@click.option("--token", default="", help="Token for --url; default: $HOLDFAST_TOKEN.")
 @click.option("--print", "only_print", is_flag=True, help="Only print what belongs into the file.")
 @click.option("--hook/--no-hook", default=None, help="Also add hooks (Claude Code, Codex).")
 @_project
