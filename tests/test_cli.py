@@ -132,7 +132,7 @@ def test_an_op_id_has_effect_once(root: pathlib.Path) -> None:
             'Workspace "nowhere" not found. Use `holdfast workspace list`',
         ),
         (("put", "note", "x", "--title", "t", "--field", "oops"), 2, "NAME=VALUE"),
-        (("get", "resources/workspaces/default/_notes/none.md"), 3, "is not there"),
+        (("get", "resources/workspaces/default/_notes/none.md"), 3, "does not exist"),
         (("get", "no-such-id"), 3, "Use search to find its id."),
         (("get", "../outside.md"), 3, "There is no record"),
         (("search", "x", "--limit", "0"), 2, "Use a number from 1 to"),

@@ -107,7 +107,7 @@ def test_forgetting_a_text_leaves_none_of_its_bytes(memory: holdfast.Memory, roo
     assert not memory.find("launch code").hits
     assert memory.put("episode", SECRET, session="s", op_id="once").status == "repeated"
     assert memory.get(told["episode"]).fields["forgotten"]
-    with pytest.raises(NotFound, match="not kept any more"):
+    with pytest.raises(NotFound, match="is not stored"):
         memory.undo(told["note"])
 
 

@@ -193,7 +193,7 @@ def test_a_missing_root_is_an_error_not_an_empty_answer(root: Path, look: Any, w
         look(memory)
         shutil.rmtree(root)
         for _ in range(2):
-            with pytest.raises(Unavailable, match="is not there any more"):
+            with pytest.raises(Unavailable, match="no longer exists"):
                 look(memory)
         assert memory.call("memory_recall", {"key": "stone"})["success"] is False
     assert not root.exists(), "nothing is made anew in its place"

@@ -265,9 +265,7 @@ def test_a_scope_without_a_workspace_is_in_that_of_the_context_and_else_an_error
     for tool in ("retrieve_plans", "retrieve_overview", "retrieve_learnings", "workspace_context"):
         refused = ask(tree, tool, {"scope": scope})
         assert refused["success"] is False
-        assert refused["error"] == (
-            "The scope names no workspace. Give scope.workspace, or workspaceId in the context."
-        )
+        assert refused["error"] == "The scope has no workspace. Give scope.workspace, or workspaceId in the context."
     here = {"workspaceId": "devtools"}
     assert len(ask(tree, "retrieve_plans", {"scope": scope}, here)["plans"]) == 2
     found = ask(tree, "retrieve_overview", {"scope": scope | {"domain": "common"}}, here)
@@ -693,7 +691,7 @@ def test_a_status_keeps_what_stands_around_it(tree: Path, line: str, becomes: st
         ({"path": PLAN, "id": "x", "status": "done"}, "not both"),
         ({"path": "resources/workspaces/devtools/OVERVIEW.md", "status": "done"}, "is not the path of a plan"),
         ({"path": "../outside.md", "status": "done"}, "is not the path of a plan"),
-        ({"path": "resources/workspaces/devtools/_plans/none.md", "status": "done"}, "is not there"),
+        ({"path": "resources/workspaces/devtools/_plans/none.md", "status": "done"}, "does not exist"),
         ({"id": "260223-spa-self-serv", "status": "done"}, 'Did you mean "260223-spa-self-serve"?'),
     ],
 )

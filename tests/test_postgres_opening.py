@@ -477,7 +477,7 @@ def test_where_no_embedder_is_wanted_the_extension_is_not_mentioned(
     with bare.database() as name, holdfast.open(bare.at(name)) as memory:
         assert memory.embedded().problem == ""
         assert "words_alone" not in memory.stats()
-        with pytest.raises(Unavailable, match="No embedder is to be used"):
+        with pytest.raises(Unavailable, match="The embedder is turned off"):
             memory.embed()
 
 

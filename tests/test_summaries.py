@@ -19,8 +19,8 @@ from holdfast.model.names import count_tokens
 many = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PREFIX = re.compile(r"(?:\d{4}-\d\d-\d\d|undated): ")
 LEFT_OUT = re.compile(
-    r"\((?:\d+ of \d+ entr(?:y|ies) (?:is|are) in no sentence here(?:; \d+ of them holds? no more than a greeting)?\."
-    r"|All of them are here, but not with all of their text\.|\d+ of \d+ left out)\)|…"
+    r"\((?:\d+ of \d+ entr(?:y|ies) (?:is|are) in no sentence here(?:; \d+ of them contains? only a greeting)?\."
+    r"|All of them are here, but some are shortened\.|\d+ of \d+ left out)\)|…"
 )
 CHATTER = (
     "Good morning!", "Thanks, that sounds great.", "Now let me look at the next file.", "That seems fine to me.",
@@ -134,7 +134,7 @@ def test_a_sentence_that_is_too_long_is_cut_where_the_fact_is() -> None:
     long = "the text goes on about nothing in particular, " * 40 + tail
     made = extract([entry(1, long)], 100)
     assert tail in made and f"…{tail}" not in long
-    assert made.splitlines()[-1] == "(All of them are here, but not with all of their text.)"
+    assert made.splitlines()[-1] == "(All of them are here, but some are shortened.)"
     assert all(len(line) < 300 for line in made.splitlines())
 
 
@@ -163,13 +163,13 @@ def test_the_last_line_says_what_was_left_out() -> None:
     assert here
     assert (
         last
-        == f"({len(entries) - len(here)} of {len(entries)} entries are in no sentence here; 4 of them hold no more than a greeting.)"
+        == f"({len(entries) - len(here)} of {len(entries)} entries are in no sentence here; 4 of them contain only a greeting.)"
     )
 
 
 def test_entries_that_are_only_greetings_leave_only_the_note() -> None:
     made = extract([entry(number, "Good morning, everyone!") for number in range(40)], 50)
-    assert made == "(40 of 40 entries are in no sentence here; 40 of them hold no more than a greeting.)"
+    assert made == "(40 of 40 entries are in no sentence here; 40 of them contain only a greeting.)"
 
 
 @pytest.mark.parametrize("budget", range(1, 40))

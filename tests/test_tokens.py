@@ -231,7 +231,7 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedT
         lambda: inside.snapshot(path),
     ]
     for look in looks:
-        with pytest.raises(NotFound, match="is not there"):
+        with pytest.raises(NotFound, match="does not exist"):
             look()
     assert inside.stat(path) is None
     assert inside.target(path) is None

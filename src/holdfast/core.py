@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who wrote a record, and how far it is trusted.
+    """The writer of a record and its trust.
 
     Trust follows from the interface that wrote a record, never from its text: `owner` for rules of the owner, `user`
     for what a person wrote or said, `agent` for what a program wrote through a tool, `other` for imports, tool results
@@ -77,7 +77,7 @@ class Core(Writer):
         if not self.store.folder:
             raise Invalid(
                 f"{what} needs a memory in files; this one is in a database.",
-                "Run it where the files are, or get them with: holdfast export",
+                "Run it on a memory in files, or make one with: holdfast export",
             )
         return self.store.folder
 
@@ -88,7 +88,7 @@ class Core(Writer):
         self.close()
 
     def close(self) -> None:
-        """Index what was written here, and close everything."""
+        """Index the writes of this process, and close everything."""
         if self.settings.shared.store and self.shared:
             self.shared.close()
         self.store.close()
@@ -105,7 +105,7 @@ class Core(Writer):
         path = path_of(identifier)
         place = self.layout.classify(path)
         if to and (place is None or path != identifier):
-            raise Invalid("Only a whole document goes back to a version.", "Leave it out, or give the path.")
+            raise Invalid("Only a whole document can be restored to a version.", "Give the path of a document.")
         if path != identifier and place and place.kind.shape == "section":
             return history.undo_section(self, self.get(identifier), op_id)
         if place is None and KINDS[(record := self.get(identifier)).kind].shape == "line":
@@ -146,7 +146,7 @@ class Core(Writer):
         return self.with_candidates(query, work)
 
     def with_candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
-        """Find what this memory has for a query, and return what `use` makes of it; see `Store.search`."""
+        """Find the candidates for a query and return `use(candidates)`; see `Store.search`."""
         check(query)
         terms = parse(query.text)
         _check_searched(*query.kinds, *terms.kinds)
@@ -170,7 +170,7 @@ class Core(Writer):
         check_text(identifier)
         identifier = self.store.resolve(identifier)
         if not identifier.strip():
-            raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
+            raise Invalid("The name is empty.", "Give the id of a record, or a name.")
         _check_searched(*wanted.kinds)
         where = self.filter(wanted, wanted.kinds, wanted.tags)
         found = self.store.related(identifier, where, wanted.limit)
@@ -244,7 +244,7 @@ class Core(Writer):
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make the missing vectors, by which records are found by meaning; Unavailable without an embedder."""
         if self.store.reads_only:
-            raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
+            raise Unavailable("This login is read-only and cannot store vectors.", "Use a login that can write.")
         return self.store.embed(progress)
 
     def filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:

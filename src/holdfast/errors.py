@@ -10,7 +10,7 @@
     ├── Damaged              8   the file exists but cannot be parsed
     └── Unavailable          9   could not read or write
 
-The number is the exit code of the command line. The text says what happened and what to do next. Catch errors by class,
+The number is the exit code of the command line. The text has the error and the next step. Catch errors by class,
 not by text. Known secrets are redacted from the text.
 """
 

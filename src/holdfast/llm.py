@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 _LEAST_TEXT = 50
-"""Tokens of text below which a call is not worth its prompt."""
+"""The fewest tokens of text for which a call is made."""
 _ANY_COUNT = 10**9
 _MAX_ANSWER = 1 << 20
 """Bytes of an answer."""
@@ -119,7 +119,7 @@ class LanguageModel:
         if status in (401, 403):
             return f"Check the key in the variable {self._settings.key_env} of the environment."
         if 300 <= status < 400:
-            return "No redirect is followed: set url in [model] to where it leads."
+            return "No redirects are followed: set url in [model] to the target."
         return _LATER if status >= 500 or status == 429 else "Check url and name in [model]."
 
 
@@ -160,7 +160,7 @@ def _target(url: str, key_env: str) -> _Target:
     except ValueError:
         host, port = "", None
     if not host or parts.scheme not in ("http", "https") or not _plain(url):
-        raise Invalid("The url in [model] is no http or https address.", "Use one like http://127.0.0.1:8080/v1.")
+        raise Invalid("The url in [model] is not an http or https address.", "Use one like http://127.0.0.1:8080/v1.")
     if parts.username is not None or parts.query or parts.fragment:
         raise Invalid("The url in [model] contains more than an address.", "Keep the key in the environment (key_env).")
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "holdfast"}
@@ -197,7 +197,7 @@ def _post(connection: HTTPConnection, target: _Target, body: bytes) -> tuple[int
             data = response.read(_MAX_ANSWER + 1)
     except (OSError, http.client.HTTPException) as error:
         slow = late.is_set() or isinstance(error, TimeoutError)
-        raise Unavailable("The model took too long." if slow else "The model's answer broke off.", _LATER) from None
+        raise Unavailable("The model took too long." if slow else "The model's answer was cut off.", _LATER) from None
     finally:
         clock.cancel()
     if late.is_set():

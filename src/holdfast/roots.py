@@ -1,6 +1,6 @@
 """Memory roots: opening the memory in a folder or a database, and making a new one.
 
-Making a root never overwrites anything that is there.
+Making a root never overwrites anything.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ format = {settings.FORMAT}
 """
 
 HOME = "~/.holdfast"
-"""The memory of a person who named no other."""
+"""The default memory of a user."""
 DEFAULT = "the default"
-"""The source of a root that nothing names."""
+"""The source of the default root."""
 
 # opening
 
@@ -65,7 +65,7 @@ def find_root(given: str = "") -> tuple[str, str]:
 
 
 def make_missing(root: str) -> bool:
-    """Make a memory root where nothing is yet; a database is set up when it is opened. Return whether it was made."""
+    """Make a memory root where none exists; a database is set up when it is opened. Return whether it was made."""
     location = os.path.expanduser(root)
     if is_address(root) or os.path.lexists(location):
         return False
@@ -152,7 +152,7 @@ def settings_text(tree: Tree) -> str:
 
 @contextlib.contextmanager
 def driver() -> Iterator[None]:
-    """Say what to install where the database driver is missing."""
+    """Report which package to install if the database driver is missing."""
     try:
         yield
     except ImportError as error:
@@ -292,7 +292,7 @@ def _templates(paths: Paths) -> dict[str, str]:
 
 
 def _put(tree: Tree, files: dict[str, str]) -> list[str]:
-    """Write the files that are not there yet."""
+    """Write the files that do not exist yet."""
     written = []
     for path, text in files.items():
         with contextlib.suppress(AlreadyExists):
@@ -330,7 +330,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def settings_in_effect(root: str) -> list[Setting]:
-    """Return all settings of a memory that its text and the environment result in, and those that are ignored."""
+    """Return all settings of a memory, from its text and the environment, and those that are ignored."""
     with open_tree(root) as tree:
         text, location = settings_text(tree), tree.location
     config = settings.load(text, without=functools.partial(ignored, location))
@@ -362,7 +362,7 @@ def ignored(location: str, text: str) -> dict[str, Any]:
 
 
 def trust(root: str) -> dict[str, Any]:
-    """Let the ignored settings of a memory count for this user, as they are now, and return them."""
+    """Trust the ignored settings of a memory for this user, as they are now, and return them."""
     with open_tree(root) as tree:
         settings.load(text := settings_text(tree))
         path, line = _decision(tree.location, given := ignored(tree.location, text))

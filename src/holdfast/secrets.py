@@ -253,7 +253,7 @@ _SECRET_FIELD = regex(
 )
 
 _SHORT = ("://", "asic ", "ASIC ", "auths", "-----BEGIN ", "PuTTY-User")
-"""Marks of secrets that may be short or far from the mark; all other secrets are long words or part of one."""
+"""Marks of secrets that may be short or far from the mark; all other secrets are in long words."""
 _NAMING = ("ecret", "ECRET", "oken", "OKEN", "assw", "ASSW", "phrase", "PHRASE", "pwd", "Pwd", "PWD", "redential",
            "REDENTIAL", "key", "Key", "KEY", "earer ", "EARER ")  # fmt: skip
 """Words that name a secret before it follows."""

@@ -281,7 +281,7 @@ class TreeContract:
         }
         with pytest.raises(NotFound) as caught:
             calls[operation]()
-        assert caught.value.message == f"{path} is not there."
+        assert caught.value.message == f"{path} does not exist."
         assert caught.value.next_step
         assert tree.stat("target.md") is None
 

@@ -1,4 +1,4 @@
-"""Encryption of values and backups, with a key that the owner holds in `HOLDFAST_ENCRYPTION_KEY`.
+"""Encryption of values and backups, with the owner's key in `HOLDFAST_ENCRYPTION_KEY`.
 
 The variable has one key, or several with spaces between them: the first one encrypts, all of them decrypt. A file is
 MAGIC, 8 bytes that identify the key, 16 bytes of salt, then blocks of 64 KiB, each encrypted with AES-256-GCM. The key
@@ -26,7 +26,7 @@ _HEAD = len(MAGIC) + _ID + _SALT
 
 
 class Locked(Unavailable):
-    """The key is missing, or it is another one, or the library is."""
+    """The key or the library is missing, or the key is a different one."""
 
 
 def encrypt(chunks: Iterable[bytes], salt: bytes = b"") -> Iterator[bytes]:
@@ -39,7 +39,7 @@ def encrypt(chunks: Iterable[bytes], salt: bytes = b"") -> Iterator[bytes]:
 
 
 def decrypt(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
-    """Yield what was encrypted; Locked without its key, Damaged when it is not as it was written."""
+    """Yield the decrypted bytes; Locked without the key, Damaged if the data was changed."""
     source, head = iter(chunks), b""
     while len(head) < _HEAD and (chunk := next(source, b"")):
         head += chunk
@@ -80,7 +80,7 @@ def _derived(key: bytes, purpose: bytes, size: int) -> bytes:
 
 
 def _cipher(key: bytes, salt: bytes) -> tuple[Any, type[Exception]]:
-    """Return the cipher of one file, and the error of a block that is not as it was."""
+    """Return the cipher of one file, and the error for a changed block."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -53,7 +53,7 @@ def own_id(data: bytes) -> str:
 
 
 def keys(data: bytes) -> tuple[str, ...]:
-    """Return the identity of a line: the ids of its objects, else a hash of what it says; nothing if it is blank."""
+    """Return the identity of a line: the ids of its objects, else a hash of its content; nothing if it is blank."""
     try:
         return (_decode_id(data).id,)
     except ValueError:

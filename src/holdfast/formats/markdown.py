@@ -219,7 +219,7 @@ def _split(text: str) -> tuple[str, str | None, str | None, str]:
 
 def _load(block: str) -> tuple[dict[str, Any], str, int]:
     """Parse front matter; return the fields, or a fault and its line."""
-    import ryaml  # slow to import, and logs never need it
+    import ryaml  # slow to import, and not needed for logs
 
     depth = 0
     for found in _BRACKET.finditer(block):

@@ -40,7 +40,7 @@ NEAR_ENTRY = "looks like an entry, but is read as text; write ### [YYYY-MM-DD] T
 
 
 class Flaw(msgspec.Struct, frozen=True):
-    """One fault of a page; `meant` is the correct value of `field`, "" when only a person can tell."""
+    """One fault of a page; `meant` is the correct value of `field`, "" if only a person can decide."""
 
     level: Level
     line: int
@@ -66,7 +66,7 @@ def filled(text: str) -> str:
         line = every[number]
         if number + 1 not in code and line.lstrip().startswith("<!--"):
             end = next((place for place in range(number, len(every)) if "-->" in every[place]), -1)
-            if end >= 0:  # one that is never closed is text
+            if end >= 0:  # an unclosed comment is text
                 line, number = every[end].partition("-->")[2].lstrip(" \t"), end
                 removed.append(len(left))
         left, number = left + line, number + 1
@@ -101,7 +101,7 @@ def paragraph(lines: list[str]) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Cut a text after a whole sentence, or after a whole word when not even one sentence fits."""
+    """Cut a text after a whole sentence, or after a whole word if no sentence fits."""
     if len(text) <= most:
         return text
     ends = [found.end() for found in _SENTENCE.finditer(text, 0, most + 1) if found.end() <= most]
@@ -208,10 +208,10 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
     """Check the dated entries of a page, and headings that look like an entry but are not read as one."""
     for record in records:
         if not record.time:
-            what = f"[{record.fields['date']}] is not a date of the calendar"
+            what = f"[{record.fields['date']}] is not a date"
             yield Flaw("error", record.line, what, "date")
         if sections.OTHER_VERSION.search(record.title) and not record.hidden:
-            what = "a merge kept two versions of this entry: make one of both, then remove or hide the other"
+            what = "a merge kept two versions of this entry: combine them, then remove or hide the other"
             yield Flaw("warning", record.line, what, "conflict")
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
@@ -221,7 +221,7 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
 
 
 def near_entries(body: str) -> Iterator[int]:
-    """Yield the lines, from 1, that look like the heading of an entry but are none."""
+    """Yield the lines, from 1, that look like the heading of an entry but are not one."""
     line, position, code = 1, 0, None
     for found in _LIKE_ENTRY.finditer(body):
         line += body.count("\n", position, found.start())
@@ -232,7 +232,7 @@ def near_entries(body: str) -> Iterator[int]:
 
 
 def choice(value: object, choices: tuple[str, ...]) -> str:
-    """Return the choice that a value is, ignoring case, spaces and hyphens; "" when it is none."""
+    """Return the choice that equals a value, ignoring case, spaces and hyphens; "" if there is none."""
     form = _GAPS.sub("", value).casefold() if isinstance(value, str) else ""
     return next((choice for choice in choices if choice == value or _GAPS.sub("", choice) == form), "")
 

@@ -57,7 +57,7 @@ _JOINING = regex(
 _SPACELESS = regex(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
 _SLASH = regex(r"\s*/\s*")
 _LEAST = 8
-"""Tokens below which the beginning of a text is not worth showing."""
+"""The beginning of a text is left out if it has fewer tokens."""
 
 
 # Messages of a chat bot
@@ -118,7 +118,7 @@ def label(message: Message, owner_aliases: Sequence[Alias] = ()) -> str:
 
 
 def disarmed(text: str) -> str:
-    """Return stored text in which markup of clients and models is visibly not markup: `‹system-reminder>`."""
+    """Return stored text with the markup of clients and models made harmless: `‹system-reminder>`."""
     return _MARKUP.sub("‹", text)
 
 
@@ -210,7 +210,7 @@ class PromptPart(msgspec.Struct, frozen=True):
     share: int
     """Percent of the budget; unused tokens go to the other parts, in order."""
     more: str
-    """Where to see the rest."""
+    """The command that shows the rest."""
     quoted: bool = False
     """It is stored text, not instructions of the owner."""
     gap: str = "\n"
@@ -274,7 +274,7 @@ class Assembled(msgspec.Struct, frozen=True):
 def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) -> Assembled:
     """Make one text of the gathered parts, in at most `budget` tokens, with warnings and notes at the end.
 
-    Each part gets its share; the rest goes to parts that need more, in order. One line lists what was left out.
+    Each part gets its share; the rest goes to parts that need more, in order. One line lists the omitted parts.
     """
     gathered = {each.part: each for each in found}
     warnings = [f"Could not read all of {name}: {one}" for name, each in gathered.items() for one in each.warnings]
@@ -310,7 +310,7 @@ def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) 
 
 
 def missing(found: Iterable[Gathered], why: str) -> str:
-    """Return one line with the parts that are incomplete and where to see them, "" if all are complete."""
+    """Return one line with the incomplete parts and where to see them, "" if all are complete."""
     there = {each.part for each in found if not each.partial}
     absent = [f"{part.name} ({part.more})" for part in PARTS if part.name not in there]
     return f"Missing: {', '.join(absent)}. {why}" if absent else ""
@@ -336,7 +336,7 @@ def _fill(part: PromptPart, pieces: Sequence[Piece], room: int) -> _Filled:
         spent += cost
         shown.append(made)
     most = left = room - spent
-    while pieces and not shown and most >= _LEAST:  # less of it would not be worth showing
+    while pieces and not shown and most >= _LEAST:  # a shorter part would not be useful
         made = _rendered(part, msgspec.structs.replace(pieces[0], text=head(pieces[0].text, most)))
         cost = count_tokens(made + part.gap)
         if cost <= left:
@@ -359,7 +359,7 @@ def _block(part: PromptPart, shown: Sequence[str]) -> str:
 
 
 def _left_out(counts: Mapping[str, int], uncounted: Sequence[str]) -> str:
-    """Return one line with what is not shown and where to see it."""
+    """Return one line with the omitted parts and where to see them."""
     counted = [
         f"{counts[part.name]}{'+' if part.name in uncounted else ''} of {part.name} ({part.more})"
         for part in PARTS

@@ -60,7 +60,7 @@ def parse(text: str) -> Schedule:
         return Schedule(tidy, cron=line)
     minute, hour, day, month, weekday = line.split(" ")
     if not (_fires(f"{minute} {hour} {day} * {weekday}") and _fires(f"{minute} {hour} 1 {month} *")):
-        raise _invalid(text)  # the fault is not just a day that the month does not have
+        raise _invalid(text)  # the fault is more than a day that the month does not have
     raise Invalid(f"The schedule '{text}' never fires: there is no such day.", "Use a day that the month has.")
 
 

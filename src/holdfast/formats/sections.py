@@ -160,7 +160,7 @@ class Section(msgspec.Struct, frozen=True):
     supersedes: str = ""
     superseded_by: str = ""
     start: int = 0
-    """Where its source starts in the text."""
+    """The offset of its source in the text."""
 
     @property
     def version(self) -> str:
@@ -168,7 +168,7 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What it is rendered from."""
+        """The fields for rendering."""
         return {name: getattr(self, name) for name in ("date", "title", "text", *_NAMES)}
 
     def rendered(self, **changes: Any) -> str:
@@ -177,7 +177,7 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str:
-        return "" if parse_ms(self.date) is not None else f"[{self.date}] is not a date of the calendar"
+        return "" if parse_ms(self.date) is not None else f"[{self.date}] is not a date"
 
 
 def parse(text: str) -> list[Section]:
@@ -219,7 +219,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
     if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
         fault = f"The title of an entry is one line of text, of {MAX_TITLE} characters at most."
-        raise Invalid(fault, "Shorten it; the rest belongs into the text.")
+        raise Invalid(fault, "Shorten it; put the rest into the text.")
     if "\0" in text:
         raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):

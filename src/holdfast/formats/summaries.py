@@ -1,7 +1,7 @@
 """Extractive summaries: made from the sentences of the entries, without a model.
 
 Every line is a sentence of an entry, or a piece of one with `…` at each cut, in order of time, with its day where the
-day changes; the last line counts what was left out. Sentences are chosen one by one by how much they say for their
+day changes; the last line counts the omitted entries. Sentences are chosen one by one by their information for their
 length: numbers, names, paths, decisions, results and errors count most; greetings, repetition and words already in the
 summary count less. The word lists are mostly English. The same entries give the same summary on every machine.
 
@@ -100,7 +100,21 @@ class Entry(msgspec.Struct, frozen=True):
     def sentences(self) -> list[str]:
         if self.single:
             return [self.text.strip()] if self.text.strip() else []
-        return list(_sentences(self.text))
+        found = list[str]()
+        for line in self.text.splitlines():  # a sentence ends at its mark or with its line
+            start = bullet.end() if (bullet := _BULLET.match(line)) else 0
+            for end in _END.finditer(line):
+                before = line[max(start, end.start() - 8) : end.start()]
+                last = (before[:-1].split() or [""])[-1].strip("(\"'")
+                # the period of an abbreviation, an initial or a list number does not end a sentence
+                initial = (len(last) == 1 and last.isupper()) or (len(last) < 3 and last.isdecimal())
+                goes_on = before.endswith(".") and (initial or last.casefold() in _SHORT_FORMS)
+                if end.start() > start and not goes_on:
+                    found.append(line[start : end.start()].strip())
+                    start = end.end()
+            if rest := line[start:].strip():
+                found.append(rest)
+        return found
 
 
 class Gist(msgspec.Struct, frozen=True):
@@ -123,7 +137,7 @@ class _Sentence(msgspec.Struct):
 def extract(entries: Sequence[Entry], budget: int, noun: str = "entries") -> str:
     """Summarise entries, oldest first, in at most `budget` tokens; short entries are returned whole.
 
-    `noun` names them in the last line, which counts what was left out.
+    `noun` names them in the last line, which counts the omitted ones.
     """
     return summarise(entries, budget, noun).text
 
@@ -136,7 +150,7 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
     if count_tokens(whole) <= budget:
         return Gist(whole, tuple((entry.day, said) for entry in entries for said in entry.sentences))
     found: dict[str, _Sentence] = {}
-    empty = 0  # entries with no more than a greeting
+    empty = 0  # entries with only a greeting
     for number, entry in enumerate(entries):
         useful = False
         for sentence in (piece for whole in entry.sentences for piece in _pieces(whole)):
@@ -279,12 +293,12 @@ def after(before: Sequence[tuple[str, str]], recent: Gist, budget: int) -> Gist:
 
 
 def _left_out(every: str, missing: int, empty: int, room: int) -> str:
-    """Return one line that counts what was left out, in at most `room` characters."""
+    """Return one line that counts the omitted entries, in at most `room` characters."""
     verb = "is" if missing == 1 else "are"
-    greeting = f"; {empty} of them {'holds' if empty == 1 else 'hold'} no more than a greeting" if empty else ""
+    greeting = f"; {empty} of them {'contains' if empty == 1 else 'contain'} only a greeting" if empty else ""
     full = f"({missing} of {every} {verb} in no sentence here{greeting}.)"
     if not missing:
-        full = "(All of them are here, but not with all of their text.)"
+        full = "(All of them are here, but some are shortened.)"
     short = f"({missing} of {every.partition(' ')[0]} left out)"
     return next((text for text in (full, short) if _size(text) <= room), _CUT)
 
@@ -294,24 +308,7 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text) + 3 * WIDE.subn("", text)[1]
 
 
-# Sentences and their weights
-
-
-def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text in order; each ends at its mark or with its line."""
-    for line in text.splitlines():
-        start = found.end() if (found := _BULLET.match(line)) else 0
-        for end in _END.finditer(line):
-            before = line[max(start, end.start() - 8) : end.start()]
-            last = (before[:-1].split() or [""])[-1].strip("(\"'")
-            # the period of an abbreviation, an initial or a list number does not end a sentence
-            initial = (len(last) == 1 and last.isupper()) or (len(last) < 3 and last.isdecimal())
-            goes_on = before.endswith(".") and (initial or last.casefold() in _SHORT_FORMS)
-            if end.start() > start and not goes_on:
-                yield line[start : end.start()].strip()
-                start = end.end()
-        if rest := line[start:].strip():
-            yield rest
+# Pieces of sentences
 
 
 def _pieces(sentence: str) -> Iterator[str]:

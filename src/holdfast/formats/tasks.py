@@ -1,4 +1,4 @@
-"""Tasks, as the entries of a task log make them, in whatever order these come.
+"""Tasks, computed from the entries of a task log in any order.
 
 A task waits for others, is claimed by a worker for a time (a lease), and ends by a report. Each claim is an attempt
 with its own id, which heartbeats and reports must name, so no worker can end what another took over. An expired lease
@@ -146,7 +146,7 @@ class Task(msgspec.Struct, kw_only=True):
 
     @property
     def due(self) -> int | None:
-        """The millisecond from which it may be claimed, once what it waits for is done; None when never again."""
+        """The millisecond from which it may be claimed, once the tasks it waits for are done; None for never."""
         last = self.last
         if self.done or self.is_cancelled or not self.order:
             return None
@@ -349,7 +349,7 @@ def arranged(given: Sequence[New | Mapping[str, Any]]) -> dict[str, New]:
     if not given:
         raise Invalid("There is no task to create.", "Give a title, or a list of tasks.")
     if len(given) > MOST_TASKS:
-        raise OverBudget(f"{len(given):,} tasks at once; {MOST_TASKS:,} is the most.", "Create them in several calls.")
+        raise OverBudget(f"{len(given):,} tasks were given; the limit is {MOST_TASKS:,}.", "Use several calls.")
     made: dict[str, New] = {}
     for number, one in enumerate(given, 1):
         what = f"task {number}"
@@ -362,10 +362,10 @@ def arranged(given: Sequence[New | Mapping[str, Any]]) -> dict[str, New]:
         check_text(task.title, task.name, task.instructions, *task.after, *task.tags)
         task.title = " ".join(task.title.split())
         if not task.title:
-            raise Invalid(f"{what} has no title.", "Say in a few words what is to be done.")
+            raise Invalid(f"{what} has no title.", "Describe the work in a few words.")
         for name, most in (("title", MOST_TITLE), ("instructions", MOST_INSTRUCTIONS), ("name", MOST_TITLE)):
             if (size := len(getattr(task, name))) > most:
-                raise OverBudget(f"{what}: {name} has {size:,} characters; {most:,} is the most.", "Shorten it.")
+                raise OverBudget(f"{what}: {name} has {size:,} characters; the limit is {most:,}.", "Shorten it.")
         check_texts(f"{what}: tags", task.tags)
         check_texts(f"{what}: after", task.after, MOST_AFTER)
         if task.priority not in PRIORITIES:
@@ -396,7 +396,7 @@ def in_order(made: Mapping[str, New]) -> dict[str, New]:
         first = circle.index(min(circle, key=list(made).index))
         names = [made[id].name for id in (*circle[first:], *circle[: first + 1])]
         what = f"These tasks wait for each other: {' → '.join(names)}."
-        raise Invalid(what, "Take one of them out of an after.") from None
+        raise Invalid(what, "Remove one of them from an after.") from None
 
 
 def check_number(what: str, value: object, least: float, most: float) -> None:
@@ -408,9 +408,9 @@ def check_texts(what: str, values: Sequence[str], most: int = MOST_TAGS) -> None
     if isinstance(values, str) or not all(isinstance(one, str) and one.strip() for one in values):
         raise Invalid(f"{what} is {values!r}."[:200], "Give a list of texts, none of them blank.")
     if any("\0" in one for one in values):
-        raise Invalid(f"{what} contains a NUL character.", "Take it out.")
+        raise Invalid(f"{what} contains a NUL character.", "Remove it.")
     if len(values) > most:
-        raise OverBudget(f"{what} has {len(values):,} entries; {most:,} is the most.", "Give fewer.")
+        raise OverBudget(f"{what} has {len(values):,} entries; the limit is {most:,}.", "Give fewer.")
     check_text(*values)
 
 

@@ -47,7 +47,7 @@ def _one_change(base: V, ours: V, theirs: V) -> list[V]:
 
 
 def merge_entries(sides: Sides, lines: Lines) -> Merged:
-    """Merge a page by entry; by lines if its entries cannot be told apart."""
+    """Merge a page by entry; by lines if its entries cannot be distinguished."""
     texts = [data.decode("utf-8", "surrogateescape") for data in sides]
     starts = [markdown.body_start(text) for text in texts]
     pages = [sections.parse(text[start:]) for text, start in zip(texts, starts, strict=True)]
@@ -106,30 +106,22 @@ def merge_document(sides: Sides, lines: Lines) -> Merged:
     if not merged.conflict or any(page.fault or page.front is None for page in pages):
         return merged
     body = lines(Sides(*(page.body.encode() for page in pages)))
-    changes = _merged_fields(*(page.fields for page in pages))
-    if body.conflict or changes is None:
+    if body.conflict:
         return merged
+    changes = dict[str, Any]()
+    for name in {**pages[1].fields, **pages[2].fields}:
+        before, mine, other = (page.fields.get(name) for page in pages)
+        value = _one_change(before, mine, other)
+        if not value and name == "updated" and isinstance(mine, str) and isinstance(other, str):
+            value = [max(mine, other)]  # the later update
+        if not value:
+            return merged
+        changes[name] = value[0]
     head = sides.ours[: len(sides.ours) - len(pages[1].body.encode())]
     try:
         return Merged(markdown.edit(head + body.data, changes))
     except HoldfastError:  # its layout can only be edited by hand
         return merged
-
-
-def _merged_fields(
-    base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return what changes in our fields, None if they conflict; of two times of an update, the later one stays."""
-    changes = dict[str, Any]()
-    for name in {**ours, **theirs}:
-        before, mine, other = (fields.get(name) for fields in (base, ours, theirs))
-        taken = _one_change(before, mine, other)
-        if not taken and name == "updated" and isinstance(mine, str) and isinstance(other, str):
-            taken = [max(mine, other)]
-        if not taken:
-            return None
-        changes[name] = taken[0]
-    return changes
 
 
 # logs
@@ -138,7 +130,7 @@ def _merged_fields(
 def merge_log(sides: Sides) -> Merged:
     """Merge a log: every entry of both sides once, in the order of their ids; a line without an id stays in its place.
 
-    No entry is lost to a merge. A tombstone replaces its entry; a damaged line that one side removed is gone.
+    No entry is lost to a merge. A tombstone replaces its entry; a damaged line that one side removed stays removed.
     """
     order: dict[tuple[str, ...], str] = {}
     versions: list[dict[tuple[str, ...], dict[bytes, None]]] = []

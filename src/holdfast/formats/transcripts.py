@@ -53,7 +53,7 @@ Said = tuple[str, str]
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:
-    """Read the objects of one line like `jsonl.parse`, with half characters, which some programs write, replaced."""
+    """Read the objects of one line like `jsonl.parse`, with lone surrogates, which some programs write, replaced."""
     found = jsonl.parse(data)
     if isinstance(found, str) and (valid := _HALF.sub(rb"\\ufffd", data)) != data:
         return jsonl.parse(valid)
@@ -112,7 +112,7 @@ def _line(value: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
     """Yield role and text of a line of any program."""
     kind, payload, message = value.get("type"), value.get("payload"), value.get("message")
     if kind in _ENVELOPES:
-        # events repeat for the user what the response items contain
+        # events repeat the content of the response items
         if kind == "response_item" and isinstance(payload, Mapping):
             yield from _item(payload, clean)
         elif kind == "compacted" and isinstance(payload, Mapping):

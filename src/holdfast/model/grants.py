@@ -94,7 +94,7 @@ def parse(text: str) -> Token | None:
 
 
 def matches(token: Token, grant: Grant | None) -> bool:
-    """Return whether a token belongs to a valid grant, in the same time whether there is a grant or not."""
+    """Return whether a token belongs to a valid grant; it takes the same time without a grant."""
     same = hmac.compare_digest(digest(token.secret), grant.digest if grant else _NO_DIGEST)
     return same and grant is not None and grant.is_valid
 

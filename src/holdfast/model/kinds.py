@@ -81,7 +81,7 @@ class Kind(msgspec.Struct, frozen=True):
     dates: tuple[str, ...] = ()
     """Fields that contain a calendar date."""
     private: bool = False
-    """Only its own session reads it; it is never searched."""
+    """Visible only in its session and not searched."""
 
     @property
     def is_named(self) -> bool:
@@ -97,7 +97,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     @property
     def on_request(self) -> bool:
-        """Is it searched only when its kind is asked for? Then its words do not count as words of the others."""
+        """Is it searched only when a query names its kind? Then its words are counted separately."""
         return self.layer in ("cold", "own")
 
     @property
@@ -173,7 +173,7 @@ KINDS: Mapping[str, Kind] = {row.name: row for row in _ROWS}
 FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
 """Kinds that other programs write."""
 NOT_RECORDS = ("write", "ledger", "claim")
-"""Kinds with entries about records; they are no records by themselves."""
+"""Kinds with entries about records; they are not records themselves."""
 
 
 CORRECTABLE = ("note", "decision", "lesson", "fact", "procedure", "episode", "plan", "skill", "document")
@@ -294,7 +294,7 @@ class Layout:
 
 
 def copy_of(path: str) -> str:
-    """Return the file of which Syncthing, Dropbox or git left this copy after a conflict, "" if it is none."""
+    """Return the file of a conflict copy by Syncthing, Dropbox or git, "" for any other path."""
     found = _COPY.fullmatch(path) if "conflict" in path or path.endswith(".orig") else None
     return "".join(part or "" for part in found.groups()) if found else ""
 

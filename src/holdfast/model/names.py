@@ -37,7 +37,7 @@ def same_words(one: str, other: str) -> bool:
 
 
 def slug(text: str, otherwise: str = "untitled") -> str:
-    """Return a short, lower-case, file-safe form of the text; `otherwise` when nothing is left of it."""
+    """Return a short, lower-case, file-safe form of the text; `otherwise` when nothing remains."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     short = _NOT_WORD.sub("-", folded)[:_MAX_CHARS]
     while len(short.encode("utf-8", "ignore")) > _MAX_BYTES:

@@ -10,13 +10,13 @@ from typing import Any, AnyStr, cast
 
 
 class _Uncompiled:
-    """Stands for a pattern: compiles it when one of its methods is first used, and keeps that method."""
+    """A lazy pattern: compiled when one of its methods is first used; that method is then cached."""
 
     def __init__(self, *given: Any) -> None:
         self._given = given
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(re.compile(*self._given), name)  # `re` keeps what it compiled
+        found = getattr(re.compile(*self._given), name)  # `re` caches the compiled pattern
         setattr(self, name, found)
         return found
 

@@ -40,7 +40,7 @@ _DIGIT = regex(r"[^\D0-9]")
 _LETTERS = str.maketrans(
     {"æ": "ae", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "ł": "l", "ø": "o", "œ": "oe", "þ": "th", "ŧ": "t"}
 )
-"""Letters that people type as others and that Unicode does not decompose."""
+"""Letters that people often replace with others and that Unicode does not decompose."""
 
 QUESTION_WORDS = frozenset(
     "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
@@ -228,7 +228,7 @@ class Period(msgspec.Struct, frozen=True):
     yearly: bool = False
 
     def fits(self, day: float, *, after: float, before: float) -> float:
-        """Return from 0 to 1 how near a day is; `after` and `before` are the days in which the value falls to 1/e."""
+        """Return how near a day is, from 0 to 1; `after` and `before` are the days in which the value falls to 1/e."""
         best = 0.0
         moved = 365.25 * round((day - self.first) / 365.25) if self.yearly else 0.0
         for shift in (-365.25, 0.0, 365.25) if self.yearly else (0.0,):
@@ -251,7 +251,7 @@ class Ask(msgspec.Struct, frozen=True):
     dated: frozenset[str] = frozenset()
     """The words that name those periods, lower case."""
     own: bool = False
-    """True when it is about what the asker said, not about an assistant's answer."""
+    """True when it is about the asker's own words, not an assistant's answer."""
 
 
 def read_question(text: str, asked: str = "") -> Ask:

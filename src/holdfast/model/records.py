@@ -78,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fields: Mapping[str, Any] = {}
     """Everything else in the front matter, the entry or the line."""
     line: int = 0
-    """Where it starts in the file, from 1; 0 if not counted."""
+    """Its first line in the file, from 1; 0 if not counted."""
     version: str = ""
     key: str = ""
     hidden: bool = False
@@ -123,7 +123,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     op_id: str = ""
     """Repeated calls with the same op_id take effect once."""
     supersedes: str = ""
-    """The id of the record that this one replaces; both say so, and the other one stays readable."""
+    """The id of the record that this one replaces; both are marked, and the other one stays readable."""
     until: str | None = None
     """The last day on which it is valid, YYYY-MM-DD; "" removes it from a record that is changed."""
     reason: str = ""
@@ -150,7 +150,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     what: str
     line: int = 0
     minor: bool = False
-    """A matter for `lint`, not damage: the record was read."""
+    """Reported by `lint`; not damage, because the record was read."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}" if self.line else f"{self.path}: {self.what}"
@@ -185,7 +185,7 @@ _WAITS = "waits for the owner's approval"
 
 
 def label(record: Record, day: str = "") -> str:
-    """Return what a reader must know before using a record: that it is superseded, expired, pending or retired."""
+    """Return the warning to show with a record that is superseded, expired, pending or retired; else ""."""
     match lapsed(record, day):
         case "superseded":
             newer = record.fields.get("superseded_by")

@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inline_chars: _Size = 16_000
     """Longer text of a line is stored in a separate file next to the log."""
     compress_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 16_384
-    """Such a file is compressed (gzip) from this size on; 0 is never."""
+    """Such a file is compressed (gzip) if it has at least this size; 0 turns this off."""
     trace_months: Annotated[int, msgspec.Meta(ge=0, le=1200)] = 12
     """`holdfast usage --prune` removes traces of calls from before so many months; 0 keeps them all."""
 
@@ -111,11 +111,11 @@ class Learnings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Compartment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str = ""
-    """What belongs into it, for the model."""
+    """Description of its content, for the model."""
     lasts: Literal["run", "session"] | None = None
-    """Until the end of the run, or as long as the session, which is the default."""
+    """Whether it lasts for the `run` or for the `session`, which is the default."""
     max_chars: _Size | None = None
-    """Instead of that of all compartments."""
+    """Most characters in this compartment; overrides the value for all."""
     entry_chars: _Size | None = None
     """Most characters of one entry."""
     categories: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Program and arguments to run for a due job, without a shell; the message is its standard input. If empty, the
     message is added to the chat history. Only this setting and `jobs run --command` can set a command."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
-    """How long the command may run before it and its child processes are ended."""
+    """How long the command may run before it and its child processes are terminated."""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,7 +201,7 @@ class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what: tuple[Literal["values", "backups"], ...] = ()
-    """What is written encrypted: `values`, the texts in separate files, and `backups`. The key is in the environment,
+    """The data to encrypt: `values`, the texts in separate files, and `backups`. The key is in the environment,
     in HOLDFAST_ENCRYPTION_KEY, never in a file. It needs the extra `holdfast[encryption]`."""
 
 
@@ -216,8 +216,8 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Review(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: tuple[Literal["note", "decision", "lesson", "fact", "procedure", "plan", "skill"], ...] = ()
-    """What programs write of these kinds waits until the owner approves it with `holdfast review`. Until then recall
-    shows it as pending, and no prompt contains it."""
+    """Records of these kinds that programs write wait until the owner approves them with `holdfast review`. Until then
+    recall shows them as pending, and no prompt contains them."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -252,7 +252,7 @@ def load(
     text: str, environment: Mapping[str, str] = os.environ, source: str = FILE,
     without: Callable[[str], Iterable[str]] = lambda _text: (),
 ) -> Settings:  # fmt: skip
-    """Read settings from the text of `holdfast.toml`, but those that `without` names, and from the environment."""
+    """Read settings from the text of `holdfast.toml`, except the settings in `without`, and from the environment."""
     try:
         if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines() if line[:1] != "#"):
             raise RecursionError  # the memory that a name takes grows with the square of its parts
@@ -280,7 +280,7 @@ def load(
             hidden = any(part.startswith(".") for part in check_path(value))
         if hidden:
             where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
-            fault = f"{where} = {value[:200]!r} leaves the root, is hidden or is no name."
+            fault = f"{where} = {value[:200]!r} is outside the root, is hidden or is not a name."
             raise Invalid(fault, "Use a folder below the root.")
     for name in COMPARTMENTS:
         if (rules := settings.compartments.custom.get(name)) and rules.lasts:
@@ -320,7 +320,7 @@ def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> d
 
 
 def _share(given: dict[str, Any], name: str, tables: tuple[str, str], source: str) -> None:
-    """Give both tables the value of a setting that either may name; Invalid when they differ."""
+    """Copy the value of a setting with two names to both tables; Invalid when they differ."""
     named = {table: given[table] for table in tables if isinstance(given.get(table), dict)}  # others are refused later
     found = {table: values[name] for table, values in named.items() if name in values}
     if len(found) == 2 and len({repr(value) for value in found.values()}) == 2:
@@ -332,7 +332,7 @@ def _share(given: dict[str, Any], name: str, tables: tuple[str, str], source: st
 
 
 def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:
-    """Name the first invalid setting, where it was set, and its valid choices if it has any."""
+    """Report the first invalid setting, its source, and its valid choices if it has any."""
     for section, field in _fields():
         values = given.get(section)
         if not isinstance(values, dict) or field.name not in values:

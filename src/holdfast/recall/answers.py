@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import count_tokens
-from holdfast.model.queries import Query, Terms, bare, parse, plain, read_question
+from holdfast.model.queries import Query, bare, parse, plain, read_question
 from holdfast.model.records import Problem, Record, label, lapsed, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
@@ -24,7 +24,7 @@ from holdfast.storage.results import Filter, Pool, Tied
 
 SNIPPET = 320
 _LONGEST_CHAIN = 20
-"""How many records may supersede each other one after the other."""
+"""The longest chain of records that supersede each other."""
 _FILTERED = "A filter excludes it."
 
 
@@ -65,7 +65,7 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """What a memory has for a query: pools to rank, or hits that are in their order already."""
+    """The candidates for a query: pools to rank, or ordered hits."""
 
     pools: list[Pool] = []
     near: Near = FAR
@@ -75,9 +75,9 @@ class Candidates(msgspec.Struct, frozen=True):
     """Return the records of rows, which are numbers of this state of the memory."""
     related: Callable[[list[Hit]], list[list[Tied]]] = lambda hits: [[] for _ in hits]
     store: Callable[[int], str] = lambda _row: ""
-    """Which memory a row is from."""
+    """The memory of a row."""
     get: Callable[[str], Record | None] = lambda _id: None
-    """Return a record by its id, None when it is not there."""
+    """Return a record by its id, None if it does not exist."""
     as_of: str = ""
     behind: int = 0
     problems: list[Problem] = []
@@ -114,7 +114,7 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     matched: float = 0.0
     """How much of the query the best records answer, by their words, their neighbours and their meaning."""
     floor: float = 0.0
-    """Below this, the answer is that nothing is relevant."""
+    """Below this, nothing is relevant and there are no hits."""
     left_out: str = ""
     """Why it is not a hit."""
 
@@ -123,7 +123,11 @@ def answer(found: Candidates, query: Query, weights: Search) -> Found:
     """Rank candidates and turn the best of them into hits within the budget."""
     chosen = choose(found, query, weights)
     ties = found.related(chosen) if query.related else [()] * len(chosen)
-    wanted = _wanted(parse(query.text))
+    terms, wanted = parse(query.text), list[tuple[str, str]]()
+    for run in (*terms.phrases, *terms.words):  # as they are shown, each with its stem
+        text = " ".join(run)
+        unspaced = len(run) > 1 and len(run[0]) == 1 and not run[0].isascii()
+        wanted.append(("".join(run) if unspaced else text, text[: _stem(text)]))
     hits: list[Hit] = []
     spent = left_out = 0
     for one, tied in zip(chosen, ties, strict=True):
@@ -162,7 +166,7 @@ def choose(found: Candidates, query: Query, weights: Search) -> list[Hit]:
             because = (*one.because, f"supersedes {record.id}")
             current.setdefault((one.store, newer.id), Hit(newer, one.score, because=because, store=one.store))
         elif not lapsed(record, query.asked[:10]) or (query.asked and record.fields.get("superseded_by")):
-            current.setdefault(key, one)  # also when it was superseded only later than asked
+            current.setdefault(key, one)  # also if it was superseded after the time of asking
         else:
             late[key] = one
         if len(current) >= query.limit:
@@ -175,7 +179,7 @@ def choose(found: Candidates, query: Query, weights: Search) -> list[Hit]:
 
 
 def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Hit]:
-    """Yield what was found, best first, without records that repeat a better one."""
+    """Yield the ranked records, best first, without records that repeat a better one."""
     if not found.pools:
         yield from found.hits
     ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
@@ -194,7 +198,7 @@ def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Hit]:
 
 
 def _successor(found: Candidates, record: Record, query: Query) -> Record | None:
-    """Return the current record that supersedes this one, if the filters of the query let it pass."""
+    """Return the current record that supersedes this one, if it passes the filters of the query."""
     newer: Record | None = record
     for _ in range(_LONGEST_CHAIN):
         if newer is None or not (following := newer.fields.get("superseded_by")):
@@ -242,8 +246,8 @@ def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights
     ids = [other.candidate.id for other in order]
     if record.id not in ids:
         better = [other.candidate.id for other in order if other.candidate.session == one.candidate.session]
-        floor = "Too little of the query is found anywhere: below the floor."
-        return 0, f"Of its session, {better[0]} ranks better." if better else floor
+        floor = "No record contains enough of the query: the best share is below the floor."
+        return 0, f"In its session, {better[0]} ranks better." if better else floor
     if why := label(record, query.asked[:10]):
         chosen = ["", *[other.record.id for other in choose(found, query, weights)]]
         place = chosen.index(record.id) if record.id in chosen else 0
@@ -253,7 +257,7 @@ def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights
         return len(before) + 1, ""
     texts = {_content(other): other.id for other in found.load([other.row for other in before]).values()}
     twin = texts.get(_content(record))
-    return (0, f"It says the same as {twin}, which ranks better.") if twin else (len(texts) + 1, "")
+    return (0, f"It has the same text as {twin}, which ranks better.") if twin else (len(texts) + 1, "")
 
 
 def _is_distinct(query: Query) -> bool:
@@ -276,16 +280,6 @@ def _age(record: Record) -> str:
     if kind.dated and from_prefix(record.path.rpartition("/")[2]):
         return found
     return f"changed {found}" if found else ""
-
-
-def _wanted(terms: Terms) -> list[tuple[str, str]]:
-    """Return the phrases and words of a query as they are shown, each with the stem to look for."""
-    wanted = []
-    for run in (*terms.phrases, *terms.words):
-        text = " ".join(run)
-        unspaced = len(run) > 1 and len(run[0]) == 1 and not run[0].isascii()
-        wanted.append(("".join(run) if unspaced else text, text[: _stem(text)]))
-    return wanted
 
 
 def _stem(word: str) -> int:

@@ -49,7 +49,7 @@ class Embedder(Protocol):
     size: int
     """Numbers in a vector."""
     at_once: int
-    """How many missing vectors a search makes itself; with more missing, it uses words alone."""
+    """A search makes up to this many missing vectors; with more missing, it uses words alone."""
     near: float
     """From this similarity on, a text is about a question even if they have no word in common."""
 
@@ -126,7 +126,7 @@ class EmbeddingModel:
         """Return why there is no model, and the next step."""
         if self._setting == "none":
             return Unavailable(
-                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
+                "The embedder is turned off.", 'Set embedder = "auto" in [search], and a weight of meaning.'
             )
         if self._broken and chosen(self._setting):
             return self._broken

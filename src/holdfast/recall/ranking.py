@@ -68,7 +68,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
     @property
     def because(self) -> tuple[str, ...]:
-        """What raised the score of this record other than its own words."""
+        """Why the score is higher than that of its own words."""
         return self.ranking.because(self.number)
 
 
@@ -215,7 +215,7 @@ class Ranking:
         return most / total
 
     def because(self, number: int) -> tuple[str, ...]:
-        """Name what raised the score of a record other than its own words."""
+        """Return why the score of a record is higher than that of its own words."""
         one, steps, reasons = self.all[number], self.steps, list[str]()
         if self.weights.author and not self.ask.names.isdisjoint(one.author.split()):
             reasons.append(f"by {one.author}")

@@ -1,1 +1,1 @@
-"""Where a memory is kept: `Store` (documents, logs, records), and the engines of files and PostgreSQL behind it."""
+"""Storage of a memory: `Store` (documents, logs, records), and its engines for files and PostgreSQL."""

@@ -1,4 +1,4 @@
-"""What may be written: the rules for drafts as the kind's row says, and what happens to a secret.
+"""Checks of drafts: the rules in the row of a kind, and the handling of secrets.
 
 A secret is refused, redacted or kept, depending on the kind and the settings. Every write is checked here before
 anything reaches the disk. When a file is rewritten, only secrets that were not in it before count: a secret that a
@@ -31,7 +31,7 @@ def with_defaults(kind: Kind, draft: Draft) -> Draft:
 
 
 def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
-    """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may leave things out."""
+    """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may omit parts."""
     text = draft.text if draft.data is None else draft.data if isinstance(draft.data, str) else "a value"
     given: dict[str, Any] = {"title": draft.title or None, "text": text, **draft.fields}
     missing = [
@@ -84,12 +84,12 @@ _OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_b
 
 
 def copied_fields(kind: Kind, record: Record) -> dict[str, Any]:
-    """Return the fields of a log entry that one which replaces it gets as well."""
+    """Return the fields of a log entry that its replacement inherits."""
     return {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
 
 
 def with_links(draft: Draft) -> Draft:
-    """Return a draft whose fields contain what it supersedes and how long it is valid."""
+    """Return a draft whose fields contain `supersedes` and `until`."""
     links = {name: value for name in ("supersedes", "until") if (value := getattr(draft, name))}
     return msgspec.structs.replace(draft, fields={**draft.fields, **links}) if links else draft
 

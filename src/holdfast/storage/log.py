@@ -1,7 +1,7 @@
-"""Logs: reading one on from a cursor, the one retry policy, and changes that are decided from what a log adds up to.
+"""Logs: reading from a cursor, the retry policy, and appends that depend on the state of a log.
 
-`Logs` keeps one fold per log and reads on from a cursor, so each call sees what other processes added. A line that
-cannot be read is skipped; callers get a warning for as long as the line is there.
+`Logs` keeps one fold per log and continues from a cursor, so each call sees the entries of other processes. An
+unreadable line is skipped; callers get a warning until the line is removed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Answer = TypeVar("Answer")
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """The entries of a log that were read, and how far."""
+    """Entries that were read from a log, and the cursor after them."""
 
     entries: list[dict[str, Any]]
     cursor: Any
-    """Where to read on, never None; opaque to callers."""
+    """The cursor for the next read, never None; opaque to callers."""
     fresh: bool
-    """Was the log read from its start? Then what was made of it before is out of date."""
+    """Was the log read from its start? Then earlier results are out of date."""
     warnings: list[str] = []
-    """What could not be read in this part."""
+    """Unreadable lines in this part."""
 
 
 class Changed(Exception):
@@ -44,7 +44,7 @@ class Changed(Exception):
 
 
 def attempts(what: str, tries: int = TRIES) -> Iterator[int]:
-    """Yield the number of each try; Busy after the last one. The caller leaves the loop when its work succeeded."""
+    """Yield the number of each try; Busy after the last one. The caller leaves the loop after a success."""
     for attempt in range(tries):
         if attempt:
             time.sleep(0.002 * min(attempt, 10) * os.urandom(1)[0] / 255)
@@ -53,7 +53,7 @@ def attempts(what: str, tries: int = TRIES) -> Iterator[int]:
 
 
 class Folded(Protocol):
-    """The state that the entries of a log add up to, the same in whatever order they come."""
+    """The state computed from the entries of a log, in any order."""
 
     def add(self, entry: Mapping[str, Any], /) -> None: ...
 
@@ -101,7 +101,7 @@ class Logs(Generic[F]):
         self._lock = threading.Lock()
 
     def ask(self, path: str, question: Callable[[F], Answer], warnings: list[str]) -> Answer:
-        """Return what `question` makes of the fold as it is now; add to `warnings` what cannot be read."""
+        """Return `question(fold)` for the current fold; add unreadable lines to `warnings`."""
         with self._lock:
             return question(self._read(path, warnings).fold)
 

@@ -1,7 +1,6 @@
 """Parsing: from the bytes of a file to records, one function per shape.
 
-Nothing here fails on its input: what cannot be parsed becomes a `Problem` with file and line, and the rest is still
-read.
+No input raises an error: an unreadable part becomes a `Problem` with file and line, and the rest is still read.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def page(place: Place, document: Document) -> Facts:
 
 
 def is_archived(fields: Mapping[str, Any]) -> bool:
-    """Return what the document says: `isArchived` where it is given, else `archived`."""
+    """Return whether the document is archived: `isArchived` if it is given, else `archived`."""
     return fields.get("isArchived", fields.get("archived")) is True
 
 
@@ -114,7 +113,7 @@ def _faults(place: Place, page: markdown.Page) -> list[Problem]:
 
 
 def _notice(place: Place, page: markdown.Page) -> dict[str, Any]:
-    """Return the field that tells the reader of a record of a conflict in its file."""
+    """Return the field that reports a conflict in the file of a record."""
     return {"mergeConflict": markdown.how_to_resolve(place.path)} if page.conflict else {}
 
 
@@ -149,7 +148,7 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
 
 
 def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
-    """Return the objects of a line, or what is wrong with it; for a transcript, its turns."""
+    """Return the objects of a line, or its fault; for a transcript, its turns."""
     if line.cut:
         return "longer than a line may be"
     if not place.kind.foreign:
@@ -186,7 +185,7 @@ def mark(place: Place, value: Mapping[str, Any]) -> Mark:
 def line_record(
     place: Place, value: dict[str, Any], number: int, blob: Blob, *, hashed: bool = True
 ) -> tuple[Record, str]:
-    """Read one object of a log; also return what is wrong with it. Unless it is `hashed`, it has no version."""
+    """Read one object of a log; also return its fault. Unless it is `hashed`, it has no version."""
     kind = place.kind
     identifier, order, time = jsonl.identity(value, kind.time)
     text, problem, ref = text_of(value.get(kind.text)), "", value.get("ref")

@@ -1,4 +1,4 @@
-"""What a store is asked and what it returns: filters, candidates for ranking, related records, reports of care."""
+"""Arguments and results of a store: filters, candidates for ranking, related records, reports of care."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     session: tuple[str, str]
-    """Its session, or the record itself when it has none."""
+    """Its session, or its own id without one."""
     time: str = ""
     place: tuple[str, str, str] = ("", "", "")
     """Its file, its order there, its id: the tie breaker."""
     author: str = ""
-    """Who said it, lower case, words apart."""
+    """Names of the speaker in lower case, word by word."""
     agent: bool = False
     """Did an assistant say it?"""
     counts: bytes = b""
@@ -71,7 +71,7 @@ class Pool(msgspec.Struct, frozen=True):
     """The average number of words per record."""
     candidates: Mapping[int, Candidate] = {}
     after: Mapping[int, int] = {}
-    """Which candidate follows which in the same session."""
+    """The next candidate of each one in the same session."""
 
 
 class Tied(msgspec.Struct, frozen=True):
@@ -102,9 +102,9 @@ class Report(msgspec.Struct, omit_defaults=True):
     files: int = 0
     records: int = 0
     differences: list[Problem] = []
-    """Where the index differs from the files."""
+    """Differences between the index and the files."""
     damage: list[Problem] = []
-    """What cannot be read in the files, or was changed and must not be."""
+    """Unreadable or wrongly changed text in the files."""
 
     @property
     def sound(self) -> bool:
@@ -112,7 +112,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
     @property
     def next_step(self) -> str:
-        """The next step, "" when all is sound."""
+        """The next step, "" if there is no damage."""
         index = "Rebuild the index: holdfast refresh --rebuild."
         files = (
             "Everything else is still used. Fix the files named here, or restore them from git or a backup; then run"
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 def is_much(count: int, total: int) -> bool:
-    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
+    """Return whether this is too much to remove without a confirmation: over 50 records, or over a tenth of all."""
     return count > MANY or (count > 1 and count > SHARE * total)
 
 

@@ -37,7 +37,7 @@ from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, 
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 ANY = "any"
-"""Write over whatever version is there."""
+"""Replace any version."""
 What = Literal["added", "changed", "removed", "hidden", "restored"]
 T = TypeVar("T")
 Load = Callable[[list[int]], Mapping[int, Record]]
@@ -78,7 +78,7 @@ class Event(msgspec.Struct, frozen=True):
     kind: str = ""
     scope: str = ""
     record: Record | None = None
-    """None when it is unknown."""
+    """None if unknown."""
 
     @staticmethod
     def of(what: What, record: Record) -> Event:
@@ -95,7 +95,7 @@ class Feed(Protocol):
     """The changes of a memory since the feed was opened. A change may come late or twice; none is lost."""
 
     def events(self, timeout: float) -> list[Event]:
-        """Return what changed since the last call; wait for it at most so many seconds, [] when nothing came."""
+        """Return the changes since the last call; wait for them at most so many seconds, [] if there was no change."""
 
     def close(self) -> None:
         """End the feed, also for a thread that waits for events."""
@@ -127,7 +127,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close everything; derived data is brought up to date where that is quick."""
+        """Close everything; derived data is updated if that is quick."""
 
     @abc.abstractmethod
     def within(self, scope: str) -> Store:
@@ -135,7 +135,7 @@ class Store(abc.ABC):
 
     @property
     def writer(self) -> str:
-        """Who is recorded as the writer, as the interface knows it; callers cannot choose it."""
+        """The writer to record. The interface sets it, not the caller."""
         return _WRITER.get() or self._default_writer
 
     @contextlib.contextmanager
@@ -165,7 +165,7 @@ class Store(abc.ABC):
         return sorted(path for path, _ in self.tree.walk(folder, (suffix,), unreadable))
 
     def write(self, path: str, data: bytes, *, expect: str, op_id: str = "") -> Receipt:
-        """Write a whole document made from version `expect`; ABSENT creates, ANY replaces whatever is there."""
+        """Write a whole document made from version `expect`; ABSENT creates, ANY replaces any version."""
         made = Made(data, path, version_of(data))
         return self.update(path, lambda _: made, expect=expect, op_id=op_id, status="changed" if expect else "stored")
 
@@ -175,7 +175,7 @@ class Store(abc.ABC):
     ) -> Receipt:  # fmt: skip
         """Write the document that `make` returns for the current one.
 
-        `expect` is the version it must have, ABSENT for a new one, or ANY: then a concurrent change means another try.
+        `expect` is the version it must have, ABSENT for a new one, or ANY: then a concurrent change causes a retry.
         With `keep` the replaced text stays in the history. `note` is added to the line in the write log.
         """
         for _ in attempts(path):
@@ -197,7 +197,7 @@ class Store(abc.ABC):
             if made.data == current:
                 if repeated := self.applied(op_id, path):
                     return repeated
-                if op_id:  # the op_id must not have an effect later either
+                if op_id:  # the op_id must have no effect later either
                     self.log_write(entry, op_id)
                 return Receipt("unchanged", made.id, path, made.version)
             try:
@@ -229,17 +229,17 @@ class Store(abc.ABC):
         """
 
     def kept(self, version: str) -> str:
-        """Return the path under which the text of an earlier version is kept."""
+        """Return the path of the text of an earlier version."""
         return write_log.kept_path(self.layout.memory, version)
 
     def kept_text(self, version: str) -> bytes:
-        """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
+        """Return the text of an earlier version; NotFound if it is not stored, Damaged if it was changed since."""
         found = None
         with contextlib.suppress(NotFound):
             found = self.tree.read(self.kept(version))
         if found is None or (not found.data and found.version != version):  # an empty copy is unfinished
             why = "Entries were only added to it, or it was forgotten or removed by hand."
-            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why)
+            raise NotFound(f"The text of version {version[:8]} is not stored.", why)
         if found.version != version:
             raise Damaged(f"{self.kept(version)} {write_log.CHANGED}; it is not used.", "Run: holdfast verify")
         return found.data
@@ -249,7 +249,7 @@ class Store(abc.ABC):
             raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
 
     def _check_marks(self, path: str, data: bytes) -> None:
-        """Refuse a text that would be read as one in which git left a conflict."""
+        """Refuse a text that would be read as a git conflict."""
         place = self.layout.classify(path)
         if place and not place.kind.write_once and (line := markdown.conflict_in(data)):
             raise Invalid(f"Line {line} begins what looks like a merge conflict.", "Put it into a code block: ```")
@@ -274,9 +274,9 @@ class Store(abc.ABC):
         self.append(self.write_log, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
 
     def applied(self, op_id: str, path: str) -> Receipt | None:
-        """Return the receipt of what an op_id did to a document before, None when it did nothing.
+        """Return the receipt of the earlier write of an op_id to a document, None without one.
 
-        It did if its write was logged, or if the document got the announced version.
+        A write took place if it was logged, or if the document got the announced version.
         """
         if not op_id:
             return None
@@ -306,11 +306,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
-        """Return what was done under an op_id in the logs of the memory, and in this log, which may be elsewhere."""
+        """Return the effects of an op_id in the logs of the memory, and in this log, which may be elsewhere."""
 
     @abc.abstractmethod
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
-        """Return who wrote these pages last, by id or else by path: None if unknown, and no entry if by hand."""
+        """Return the last writers of these pages by id or else by path: None if unknown; no entry if edited by hand."""
 
     # logs
 
@@ -339,7 +339,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
-        """Yield the records of a path from its end, without hidden ones; add to `problems` what cannot be read."""
+        """Yield the records of a path from its end, without hidden ones; add unreadable lines to `problems`."""
 
     @abc.abstractmethod
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
@@ -351,7 +351,7 @@ class Store(abc.ABC):
         for entry in entries:
             if not is_id(entry.get("id")):
                 fault = f"An imported entry has the id {entry.get('id')!r}."
-                raise Invalid(fault, "Give it one that is derived from its source.")
+                raise Invalid(fault, "Derive its id from its source.")
             rendered[entry["id"]] = jsonl.render(entry)[:-1]
         return self.import_lines(path, list(rendered.values()))
 
@@ -392,9 +392,9 @@ class Store(abc.ABC):
             raise OverBudget(f"The line would have {size:,} bytes; the limit is {most:,}.", "Shorten its fields.")
 
     def _repeated(self, path: str, op_id: str, before: Sequence[Applied], target: str, count: int) -> Appended | None:
-        """Return what an op_id added to a log before, None when that is less; Conflict when it did something else.
+        """Return the entries that an op_id added to a log, None if some are missing; Conflict for another effect.
 
-        `target` is what the entry hides or shows, if it does.
+        `target` is the record that the entry hides or shows, if any.
         """
         for one in before:
             if one.path != path or (one.id != target if target else one.marks):
@@ -424,11 +424,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
-        """Return all records that pass a filter, newest first, and what could not be read among them."""
+        """Return all records that pass a filter, newest first, and the problems in their files."""
 
     @abc.abstractmethod
     def every(self) -> list[Record]:
-        """Return all that was written, also older values, hidden records and imports; no traces, nothing forgotten."""
+        """Return all records, also old values, hidden ones and imports, but no traces and no forgotten ones."""
 
     @abc.abstractmethod
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
@@ -444,19 +444,19 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def problems(self, *paths: str) -> list[Problem]:
-        """Return what cannot be read in these files."""
+        """Return the problems in these files."""
 
     # recall
 
     @abc.abstractmethod
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
-        """Find the candidates for a query and return what `use` makes of them, all on the same state of the memory.
+        """Find the candidates for a query and return `use(candidates)`, all on the same state of the memory.
 
         `terms` are those of the query's text. A plain search needs no ranking: its answers are in their order.
         """
 
     def _candidates(self, query: Query, terms: Terms, where: Filter, plain: bool, **state: Any) -> Candidates:
-        """Find the candidates for a query in the current state of the memory, of which some is known."""
+        """Find the candidates for a query in the current state of the memory."""
 
         def get(identifier: str) -> Record | None:
             with contextlib.suppress(HoldfastError):
@@ -532,11 +532,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
-        """Bring derived data up to date; `rebuild` makes it again from nothing."""
+        """Bring derived data up to date; `rebuild` makes it from scratch."""
 
     @abc.abstractmethod
     def verify(self, progress: Progress | None = None) -> Report:
-        """Check that derived data equals what it was derived from, and report what is damaged."""
+        """Check that derived data matches its source, and report damage."""
 
     def lost(self) -> dict[str, list[str]]:
         """Return by log the ids of entries that an outside change removed; a database has none."""
@@ -553,11 +553,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def watch(self) -> None:
-        """Follow changes as they happen, so that a search need not check every file."""
+        """Watch for changes, so that a search need not check every file."""
 
     @abc.abstractmethod
     def purge(self) -> None:
-        """Make derived data again, so that no byte of forgotten text is left in it."""
+        """Recreate derived data, so that no byte of forgotten text remains in it."""
 
     @abc.abstractmethod
     def follow(self) -> Feed:

@@ -1,4 +1,4 @@
-"""The files of a memory: documents and logs as paths and bytes, large values, and the scopes that folders are.
+"""The files of a memory: documents and logs as paths and bytes, large values, and scopes as folders.
 
 A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written whole
 from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
@@ -30,11 +30,11 @@ from holdfast.model.settings import Settings
 ABSENT = ""
 """The version of a document that does not exist: `write(expect=ABSENT)` creates and never replaces."""
 YOUNG_NS = 2_000_000_000
-"""A file or folder that changed less than this before it was checked may change again without a new stamp."""
+"""A file or folder that changed less than this before its check may change again without a new stamp."""
 
 
 class RootGone(Unavailable):
-    """The whole tree is out of reach."""
+    """The whole tree is unreachable."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -63,11 +63,11 @@ class Line(msgspec.Struct, frozen=True):
     """False for a last line without a newline."""
     cut: bool = False
     veiled: bool = False
-    """Its text is withheld: it is about another scope."""
+    """Its text is withheld because it belongs to another scope."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A file at one moment: `chunks` yields exactly `size` bytes, once."""
+    """A snapshot of a file: `chunks` yields exactly `size` bytes, once."""
 
     size: int
     mtime: int
@@ -76,10 +76,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 class Tree(Protocol):
     location: str
-    """The location to show to people."""
+    """The location for display."""
 
     def read(self, path: str, limit: int = 0) -> Document:
-        """Return a document; NotFound when it is not there, OverBudget when it is larger than `limit`."""
+        """Return a document; NotFound if it does not exist, OverBudget if it is larger than `limit`."""
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         """Replace (or create) a document made from version `expect`; return its version.
@@ -111,13 +111,13 @@ class Tree(Protocol):
         """Yield the lines of a log from its end, last line first."""
 
     def stat(self, path: str) -> Stamp | None:
-        """Return the stamp of a file, None when it is not there."""
+        """Return the stamp of a file, None if it does not exist."""
 
     def walk(
         self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
         linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
-        """Yield every file below a folder, or the file itself; report to `blocked(path, why)` what cannot be read.
+        """Yield every file below a folder, or the file itself; report unreadable ones to `blocked(path, why)`.
 
         `linked(path)` receives every link that was followed.
         """
@@ -126,7 +126,7 @@ class Tree(Protocol):
         """Return the names of the folders directly in a folder, sorted; [] when it does not exist."""
 
     def folder_stamp(self, folder: str) -> int:
-        """Return a number that changes when a file in a folder appears or vanishes; 0 without the folder."""
+        """Return a number that changes when a file in a folder is added or removed; 0 without the folder."""
 
     def make_folder(self, folder: str) -> None:
         """Make a folder and its parents; a database has no folders and does nothing."""
@@ -147,11 +147,11 @@ class Folder(Tree, Protocol):
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         """Create a file from pieces; it appears when it is complete and never replaces another.
 
-        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
+        With `durable=False` it becomes durable with `settle`, for many files that are valid only together.
         """
 
     def settle(self) -> None:
-        """Make everything durable that was written before."""
+        """Make all earlier writes durable."""
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link to this target; AlreadyExists when the path is taken."""
@@ -184,7 +184,7 @@ def is_value(path: str, memory: str) -> bool:
 
 
 def write_value(tree: Tree, folder: str, text: str, settings: Settings) -> str:
-    """Store a text in a file below a folder, unless it is there already; return the path."""
+    """Store a text in a file below a folder, unless it exists already; return the path."""
     data = text.encode("utf-8")
     name, suffix, stored = version_of(data), ".txt", data
     if 0 < settings.limits.compress_bytes <= len(data):
@@ -287,7 +287,7 @@ class Scopes:
                 raise Invalid(f'"{name}" has a slash.', "Give workspace, domain and repository one by one.")
         if not workspace.strip():
             level = "domain" if domain else "repository" if repository else ""
-            what = f"The {level} was given without its workspace." if level else "The scope names no workspace."
+            what = f"The {level} was given without its workspace." if level else "The scope has no workspace."
             raise Invalid(what, "Give scope.workspace, or workspaceId in the context.")
         if repository and not domain:
             path = self.resolve(workspace).path
@@ -309,7 +309,7 @@ class Scopes:
             path = f"{parent}/{folder}".lstrip("/")
             places = (self._layout.workspaces, f"{self._layout.memory}/workspaces")
             found = (self._tree.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
-            # perhaps a process that died was making it for this name: then it is empty or has the name
+            # a process may have died while it made the folder for this name: then it is empty or has the name
             if not any(True for each in found for _ in each) or names.same(self.name(path)) == names.same(name):
                 taken.discard(folder)
         if folder in taken or folder in _RESERVED:

@@ -1,4 +1,4 @@
-"""How records and queries become words and ties; every engine uses the same rules, so that answers agree.
+"""Words and ties of records and queries; every engine uses the same rules, so that answers agree.
 
 Words are split and stemmed by SQLite's own tokenizer. A tie is a name that a record has, a name that it links to, or
 a tag; records that share one are related.
@@ -28,15 +28,15 @@ TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L*
 TITLE = 4.0
 """The weight of a word in the title; in the text it is 1."""
 LINES = {name for name, row in KINDS.items() if row.shape == "line" and not row.key}
-"""Kinds whose records are in the order in which things happened."""
+"""Kinds whose records are in the order of events."""
 IN_ORDER = tuple(name for name in KINDS if name in LINES and KINDS[name].searchable)
 NAME, LINK, TAG = 1, 2, 3
 COMMON = 200
-"""A name that more matching records share than this relates none of them."""
+"""A name shared by more matching records than this relates none of them."""
 MOST = 5_000
-"""A name that more records share than this is not even filtered."""
+"""For a name shared by more records than this, the filter is not evaluated."""
 _ENOUGH, _MANY = 500, 2_000
-"""Rarer words are enough to find records by when so many contain one; together with the next word, it may be more."""
+"""Words find records from the rarest on, until these are as many as the first number, or even up to the second."""
 Run = tuple[str, ...]
 Tie = tuple[int, str]
 """How a record is tied (NAME, LINK or TAG), and the name."""
@@ -98,7 +98,7 @@ def words_of(record: Record) -> tuple[str, str, str] | None:
 
 
 def tagged(tags: tuple[str, ...]) -> str:
-    """Return tags as one text in which each can be searched for."""
+    """Return tags as one searchable text."""
     return "\x1f" + "\x1f".join(same(tag) for tag in tags) + "\x1f" if tags else ""
 
 
@@ -106,7 +106,7 @@ def tagged(tags: tuple[str, ...]) -> str:
 
 
 class Names(NamedTuple):
-    """What ties a record to others."""
+    """The names, links and tags that relate a record to others."""
 
     own: list[str]
     """The names that links use for it."""
@@ -194,7 +194,7 @@ class Wanted(NamedTuple):
 
     @property
     def rarest(self) -> list[Run]:
-        """The words by which records are found: the rarest ones. The others only rank what those find."""
+        """The words by which records are found: the rarest ones. The others only rank these records."""
         chosen, total = list[Run](), 0
         for held, run in sorted(zip(self.held[len(self.phrases) :], self.words, strict=True)):
             if total >= _ENOUGH and total + held > _MANY:

@@ -1,8 +1,8 @@
 """Read the write log: one entry for each document write, and one before a write that must not be repeated.
 
 An entry has the path, the versions `before` and `after`, the writer and the time. The owner's commands add entries of
-their own: `forget` with ids, `rollback` with its steps. A change by hand is not logged: it shows as a version that no
-entry made. A file that was renamed by hand has the last version of a file that is gone.
+their own: `forget` with ids, `rollback` with its steps. A change by hand is not logged: it appears as a version without
+an entry. A file that was renamed by hand is recognised by the last version of a removed file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def completed(entries: Sequence[dict[str, Any]], current: str) -> list[dict[str,
 
 
 def writes(tree: Tree, memory: str, path: str, current: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the paths that a document had, newest first, each with the writes to it, oldest first."""
+    """Return the paths of a document, newest first, each with its writes, oldest first."""
     found: dict[str, list[dict[str, Any]]] = {}
     while path not in found:
         found[path] = completed(list(about(tree, memory, path))[::-1], current)
@@ -94,7 +94,7 @@ def writes(tree: Tree, memory: str, path: str, current: str) -> list[tuple[str, 
 
 
 def _renamed_from(tree: Tree, memory: str, path: str, version: str) -> str:
-    """Return the path of the one document that is gone and had this version last; "" for none or several."""
+    """Return the path of the one removed document whose last version was this; "" for none or several."""
     made = {str(one.get("path")) for one in entries(tree, memory, version) if ends(one)[1] == version} - {path}
     found = []
     for each in made:
@@ -108,7 +108,7 @@ def _renamed_from(tree: Tree, memory: str, path: str, version: str) -> str:
 
 
 def kept_path(memory: str, version: str) -> str:
-    """Return the path under which the text of a version is kept."""
+    """Return the path of the text of a version."""
     return f"{memory}/writes/kept/{version}"
 
 
@@ -136,7 +136,7 @@ def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> lis
             announced[state] = entry.time
 
     def being_written(path: str) -> bool:
-        """Is its writer between the ledger and the file?"""
+        """Is its file perhaps still being written?"""
         if not iso(now_ms() - _ON_THE_WAY_MS) <= announced[path] <= iso(now_ms() + _ON_THE_WAY_MS):
             return False
         logged = any("intent" not in line for line in about(tree, memory, path))

@@ -1,6 +1,6 @@
 """From drafts to documents and log entries: the kinds' rules, checked once, and the text that is written.
 
-Every write that a caller asks for passes here and is scanned for secrets before anything is written. `Store` makes it
+Every write of a caller goes through this module and is scanned for secrets first. `Store` makes it
 durable.
 """
 
@@ -82,7 +82,7 @@ class Writer:
         kind = KINDS.get(draft.kind) or kinds.kind(draft.kind)
         drafts.check_fit(kind, draft)
         if kind.owned:
-            raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
+            raise Invalid(f"{kind.one} is only written by Holdfast itself.", "Choose another kind.")
         older = self._older(draft) if draft.supersedes else None
         draft = msgspec.structs.replace(draft, supersedes=older.id) if older else draft
         draft = self.secrets.draft(kind, drafts.with_defaults(kind, draft))
@@ -110,7 +110,7 @@ class Writer:
         return record
 
     def supersede(self, older: Record, newer: str) -> None:
-        """Note on a record which one replaces it, "" for none. A log entry is hidden, like an older value of a key."""
+        """Mark a record with the id of its replacement, "" for none. A log entry is hidden."""
         if KINDS[older.kind].shape != "line":
             if newer not in (older.id, older.fields.get("superseded_by", "")):
                 no_value = "" if KINDS[older.kind].shape == "section" else None  # it removes the field
@@ -119,7 +119,7 @@ class Writer:
             self._mark(older, hidden=bool(newer), op_id="", more={"reason": SUPERSEDED})
 
     def supersede_by(self, draft: Draft, newer: Record) -> None:
-        """Note that a record which is there already replaces the one that a draft names."""
+        """Mark an existing record as the replacement of the one that a draft names."""
         older = self._older(draft)
         if self._is_reviewed(KINDS[older.kind]):
             raise Invalid(f"Only the owner replaces a {older.kind} here.", f"Retire {newer.id} or ask for approval.")
@@ -127,14 +127,14 @@ class Writer:
         self.link(newer, older.id)
 
     def link(self, newer: Record, older: str) -> None:
-        """Note on a document or section which one it replaces."""
+        """Mark a document or section with the id of the one it replaces."""
         if KINDS[newer.kind].shape != "line" and newer.fields.get("supersedes") != older:
             self._set(newer, {"supersedes": older}, "", "changed")
 
     def _set(
         self, record: Record, fields: Mapping[str, Any], op_id: str, status: str, note: Mapping[str, Any] = {}
     ) -> Receipt:
-        """Set fields of a document or section, and nothing else in its file."""
+        """Set fields of a document or section; the rest of its file is unchanged."""
         if KINDS[record.kind].shape == "section":
             return self._rewrite_section(record, ANY, op_id, status, fields, note)
 
@@ -145,7 +145,7 @@ class Writer:
         return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status, note=note)
 
     def _is_reviewed(self, kind: Kind) -> bool:
-        """Must the owner approve what this writer writes of a kind?"""
+        """Must the owner approve records of this kind by this writer?"""
         return kind.name in self.settings.review.kinds and self.store.writer not in PEOPLE
 
     def _propose(self, kind: Kind, scope: Scope, draft: Draft) -> Receipt:
@@ -222,8 +222,8 @@ class Writer:
     ) -> Receipt:
         """Write a whole document made from version `expect`, "" for a new one; Conflict when the version differs.
 
-        Without a version it replaces whatever is there, which is kept. With `known` its text was in the memory before
-        and is not scanned for secrets again.
+        Without a version it replaces any version, and the replaced text is kept. With `known` its text was in the
+        memory before and is not scanned for secrets again.
         """
         check_op(op_id)
 
@@ -300,7 +300,7 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             if current is None:
-                raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
+                raise NotFound(f"{place.path} does not exist.", "Check the path, or put a new record.")
             data = markdown.edit(current, changes) if changes else current
             data = data if draft.text is None else markdown.replace_body(data, draft.text)
             data = self.secrets.document(kind, data, current)
@@ -317,7 +317,7 @@ class Writer:
         record, hidden = self.store.get(identifier), not restore
         kind = KINDS[record.kind]
         if kind.owned and kind.name not in ("entry", "summary", "proposal"):
-            raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own record of what was written.")
+            raise Invalid(f"{kind.one} cannot be hidden.", "It is part of Holdfast's own history.")
         if self._is_reviewed(kind):
             fault = f"Only the owner hides or restores a {kind.name} here: it is under review."
             raise Invalid(fault, f"Ask for it: holdfast hide {identifier}{' --restore' if restore else ''}")
@@ -333,7 +333,7 @@ class Writer:
         elif kind.name == "overview":  # the field of a workspace
             flag = {"archived": None, "isArchived": True if hidden else None}
         done = self._set(record, flag, op_id, "hidden" if hidden else "shown", note)
-        with contextlib.suppress(NotFound):  # what it replaced is current again
+        with contextlib.suppress(NotFound):  # the replaced record is current again
             if older := record.fields.get("supersedes"):
                 self.supersede(self.store.get(str(older)), "" if hidden else record.id)
         return done
@@ -374,9 +374,11 @@ class Writer:
             *others, added = sections.parse(body)
             for other in others:
                 if same_words(other.text, section.text) and not other.archived:
-                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+                    fault = f"{path}#{other.anchor} has the same text; nothing was written."
+                    raise AlreadyExists(fault, "Revise that entry instead.")
             if [one.source.rstrip() for one in others] != [one.rstrip() for one in sections.sources(text[start:])]:
-                raise Damaged(f"A code fence is open in {path}, so that an entry behind it is text.", "Close it first.")
+                fault = f"{path} has an open code fence; an entry after it would be part of the code."
+                raise Damaged(fault, "Close the fence first.")
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
 
@@ -393,7 +395,7 @@ class Writer:
             start = markdown.body_start(text)
             found = [section for section in sections.parse(text[start:]) if section.anchor == anchor]
             if not found:
-                raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
+                raise NotFound(f"{record.id} does not exist.", "Search for it; its date or title may have changed.")
             old = found[0]
             if expect not in (ANY, old.version):
                 raise changed(record.id, expect)
@@ -474,7 +476,7 @@ class Writer:
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError:
-            raise Invalid("The text has half a character.", "Send valid Unicode.") from None
+            raise Invalid("The text contains a lone surrogate (half a character).", "Send valid Unicode.") from None
         self.store.check_size(path, data)
         folder = path.rpartition("/")[0] if "/sessions/" in path else self.layout.memory
         ref = write_value(self.store.tree, folder, text, self.settings)

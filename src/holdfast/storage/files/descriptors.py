@@ -38,7 +38,7 @@ LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class Beneath:
-    """One root folder, held open. `native=False` walks by components even where openat2 exists."""
+    """One open root folder. `native=False` walks by components even where openat2 exists."""
 
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
@@ -58,11 +58,11 @@ class Beneath:
             os.close(fd)
 
     def removed(self) -> bool:
-        """Was the root removed? A renamed one goes on working."""
+        """Was the root removed? A renamed one still works."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
     def replaced(self) -> bool | None:
-        """Does the path of the root name another folder by now? None when it names nothing."""
+        """Does the path of the root name another folder now? None if it does not exist."""
         try:
             now = os.stat(self.root)
         except OSError:
@@ -95,7 +95,19 @@ class Beneath:
                 raise OSError(errno.EXDEV, "leads out of the root", path)
             os.stat(path, dir_fd=self._fd)  # refuses links that never end
             path = os.path.relpath(target, self.root)
-        return self._by_parts(path, flags, mode)
+        fd, parts = os.dup(self._fd), path.split("/")
+        for left in reversed(range(len(parts))):  # one component after the other, following no link
+            folder, part = fd, parts[-1 - left]
+            wanted = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags
+            try:
+                fd = os.open(part, wanted | os.O_NOFOLLOW, mode, dir_fd=folder)
+            except NotADirectoryError:
+                if stat.S_ISLNK(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
+                    raise OSError(errno.ELOOP, "is a symbolic link", path) from None
+                raise
+            finally:
+                os.close(folder)
+        return fd
 
     def _native(self, path: str, flags: int, mode: int, resolve: int) -> int:
         assert self._syscall is not None
@@ -109,22 +121,6 @@ class Beneath:
                 break
         raise OSError(number, os.strerror(number), path)
 
-    def _by_parts(self, path: str, flags: int, mode: int) -> int:
-        """Open one component after the other, following no link."""
-        fd, parts = os.dup(self._fd), path.split("/")
-        for left in reversed(range(len(parts))):
-            folder, part = fd, parts[-1 - left]
-            wanted = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags
-            try:
-                fd = os.open(part, wanted | os.O_NOFOLLOW, mode, dir_fd=folder)
-            except NotADirectoryError:
-                if stat.S_ISLNK(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
-                    raise OSError(errno.ELOOP, "is a symbolic link", path) from None
-                raise
-            finally:
-                os.close(folder)
-        return fd
-
     def contains(self, path: str) -> bool:
         """Does a path lead into the root, also through links?"""
         return f"{real(path)}/".startswith(f"{self.root}/")
@@ -133,7 +129,7 @@ class Beneath:
         self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
         linked: Callable[[str], None],
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
-        """Yield the files below a folder; report what cannot be read to `blocked`, and every followed link."""
+        """Yield the files below a folder; report unreadable ones to `blocked`, and every followed link."""
         waiting = [(os.path.join(self.root, folder), folder, False)]
         while waiting:
             top, shown, by_link = waiting.pop()
@@ -187,7 +183,7 @@ def rename_new(source: str, target: str, here: int, there: int | None = None) ->
 
 
 def exchange(one: str, other: str, folder: int) -> bool:
-    """Let two files take each other's name at once; False where the system cannot do that."""
+    """Exchange the names of two files atomically; False if the system cannot do that."""
     return _renamed(one, other, folder, folder, 2)
 
 
@@ -223,7 +219,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
-    """Lock an open file or folder; Busy when another process keeps it locked for too long."""
+    """Lock an open file or folder; Busy if another process has it locked for too long."""
     deadline, pause, yields = time.monotonic() + seconds, 0.00005, _YIELDS
     while not free(fd, shared=shared):
         if (left := deadline - time.monotonic()) <= 0:
@@ -250,9 +246,9 @@ def release(fd: int) -> None:
 
 
 def claim(fd: int, name: str, kind: int = fcntl.F_WRLCK) -> bool:
-    """Lock the byte of an open file that belongs to a name; False when another open file has it locked.
+    """Lock the byte of an open file for a name; False when another open file has it locked.
 
-    The lock ends with the open file, or with `fcntl.F_UNLCK`. Where a system has no such lock, every name is locked.
+    The lock ends with the open file, or with `fcntl.F_UNLCK`. Systems without such locks report every name as locked.
     """
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return False
@@ -279,9 +275,9 @@ def read_all(fd: int) -> bytes:
 
 
 def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
-    """Read a file when no program has it open for writing any more; wait so many seconds for that at most.
+    """Read a file once no program has it open for writing; wait at most so many seconds for that.
 
-    Linux can tell: it grants a lease on a file that is open for reading only if nothing has it open for writing.
+    Linux grants a read lease only if no process has the file open for writing.
     """
     fd, end = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), time.monotonic() + seconds
     try:
@@ -349,7 +345,7 @@ def unavailable(error: OSError, path: str) -> HoldfastError:
     """Turn a system error into one of ours."""
     number = error.errno or 0
     if number in (errno.ENOENT, errno.ENOTDIR):
-        return NotFound(f"{path} is not there.", "Check the path.")
+        return NotFound(f"{path} does not exist.", "Check the path.")
     if number in (errno.ELOOP, errno.EXDEV):
         return Invalid(
             f"{path} is or passes a symbolic link that is not followed here.", "Use the real path, inside the root."
@@ -361,7 +357,8 @@ def unavailable(error: OSError, path: str) -> HoldfastError:
             f"{path} was not saved: {os.strerror(number)}.", "Free some space and try again; nothing else changed."
         )
     if number == errno.EIO:
-        return Damaged(f"{path}: the disk reported an error.", "Check the disk; what was saved before is untouched.")
+        return Damaged(f"{path}: the disk reported an error.", "Check the disk; earlier data is unchanged.")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return Unavailable(f"{path}: {os.strerror(number)}.", "Check the owner and permissions of the memory root.")
-    return Unavailable(f"{path}: {os.strerror(number) if number else error}.", "Nothing was acknowledged; try again.")
+    fault = f"{path}: {os.strerror(number) if number else error}."
+    return Unavailable(fault, "The operation was not confirmed; try again.")

@@ -1,11 +1,11 @@
-"""The SQLite index: FTS5 through apsw, in `.holdfast/`. It makes reading fast and is never the truth.
+"""The SQLite index: FTS5 through apsw, in `.holdfast/`. It makes reading fast; the files are the truth.
 
-An index has the records that were read from the files, and a `Seen` per file that says how far it was read. It can be
-deleted at any time: every answer equals that of a fresh one.
+An index has the records that were read from the files, and a `Seen` per file with the state up to which it was read. It
+can be deleted at any time: every answer equals that of a fresh one.
 
 `.holdfast/current` names the file in use. A rebuild fills a new file and then replaces that name, so a reader never
 sees half an index, and an open index is never overwritten. A file that is damaged, or belongs to another root or
-version, is rebuilt. A busy index is reported as busy, never as damaged.
+version, is rebuilt. A locked index is reported as Busy, never as damaged.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _DAMAGE = (
 
 
 class Unusable(Exception):
-    """The index cannot be written (disk full or read-only); never leaves the file engine."""
+    """The index cannot be written (disk full or read-only); internal to the file engine."""
 
 
 class SqliteIndex(search.Questions):
     """One index, for any number of threads, in `folder`; "" keeps it in memory.
 
-    `identity` identifies what is indexed: root, layout, and settings that change what is indexed. A method raises Stale
+    `identity` identifies the indexed data: root, layout, and settings that affect indexing. A method raises Stale
     when the index must be rebuilt, Unusable when it cannot be written, Busy when another process is writing to it.
     """
 
@@ -83,7 +83,7 @@ class SqliteIndex(search.Questions):
                 raise Unusable(f"the index cannot be written: {error}") from None
 
     def _open(self) -> apsw.Connection:
-        """Return the connection to the current index; open it again when it was replaced."""
+        """Return the connection to the current index; open it again if it was replaced."""
         if self._db is not None and (not self.folder or self._db.in_transaction or self._is_reading()):
             return self._db
         if not self.folder:
@@ -184,7 +184,7 @@ class SqliteIndex(search.Questions):
         return self._other or self
 
     def generation(self) -> str:
-        """Return the id of this index; a rebuilt one has another."""
+        """Return the id of this index; a rebuilt one has a new id."""
         if not self.folder:
             return ""
         return self._name if self._is_reading() and self._db is not None else self._current()
@@ -197,7 +197,7 @@ class SqliteIndex(search.Questions):
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
 
     def optimize(self) -> None:
-        """Merge the parts of the full-text index: a question looks up every word in each part."""
+        """Merge the parts of the full-text index: a query looks up every word in each part."""
         with self.writing() as db:
             for table in tables.WORDS:
                 db.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")
@@ -237,7 +237,7 @@ class SqliteIndex(search.Questions):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lock the folder of the index, which is made if needed, but not the root above it, which may be gone."""
+        """Lock the folder of the index, which is created if needed, but not the root above it, which may not exist."""
         if not self.folder:
             yield
             return
@@ -256,7 +256,7 @@ class SqliteIndex(search.Questions):
             os.close(fd)
 
     def _rebuilt(self) -> Iterator[SqliteIndex]:
-        """Yield an empty index in a new file, then put it in the place of this one."""
+        """Yield an empty index in a new file, then replace this one with it."""
         fresh = SqliteIndex(self.folder, self._identity, self._settings)
         name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
         path, temporary = os.path.join(self.folder, name), os.path.join(self.folder, f"{_CURRENT}-{name}")
@@ -300,13 +300,13 @@ class SqliteIndex(search.Questions):
 
 
 def identity_of(settings: Settings) -> str:
-    """Return a hash of everything that decides how files are read; another one means another index."""
+    """Return a hash of everything that affects how files are read; with a different hash, the index is rebuilt."""
     known = [settings.paths, settings.limits, list(KINDS.values()), time.tzname, time.timezone]
     return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 def _is_cut(path: str) -> bool:
-    """Return whether a file is shorter than its header says; SQLite would read zeros for what is missing.
+    """Return whether a file is shorter than its header says; SQLite would read zeros for the missing part.
 
     With a write-ahead log, the missing part may not be in the file yet.
     """
@@ -323,7 +323,7 @@ def _is_cut(path: str) -> bool:
 
 
 def delete(path: str) -> None:
-    """Delete a database; its log goes first, which a new database of this name would read."""
+    """Delete a database; its log is deleted first, because a new database of this name would read it."""
     for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(OSError):
             os.unlink(path + suffix)

@@ -1,7 +1,7 @@
-"""`IndexSync`: keeps the index current with the files, and asks it.
+"""`IndexSync`: updates the index from the files, and queries it.
 
-Paths that changed are noted and indexed by the next question. An index that cannot be used is rebuilt; where the disk
-refuses one, it is kept in memory. A write never waits for the index.
+Changed paths are noted and indexed by the next query. An index that cannot be used is rebuilt; if it cannot be written
+to disk, it is kept in memory. A write never waits for the index.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from holdfast.storage.tree import Stamp
 _MANY = 10
 _TRIES = 10
 _MOST_SECONDS = 1.0
-"""Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
+"""Without events, a query checks every file unless this was done so recently; less if checking is fast."""
 _EARLY, _PAUSE = 256 << 10, 0.5
-"""While files are watched, more unread text than this many bytes is indexed before a question; the pause in seconds."""
+"""While files are watched, more unread text than this many bytes is indexed before a query; the pause in seconds."""
 _MUCH = 500
-"""After so many records, if they are most of all, the full-text index is merged: questions are faster then."""
+"""After so many new records, if they are most of the index, the full-text index is merged for faster queries."""
 _NEAR = 64 << 10
-"""A log with fewer unread bytes than this is read into the index by a write that asks about it."""
+"""A log with fewer unread bytes than this is indexed by a write that needs it."""
 Answer = TypeVar("Answer")
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the index knows before an entry is appended."""
+    """The state of the index before an append."""
 
     applied: list[Applied] = []
-    """What was done under the op_id."""
+    """The effect of the op_id."""
     offset: int = 0
-    """How far the log was read."""
+    """The end of the indexed part of the log."""
     order: str = ""
     """The greatest order of all entries about the target."""
 
@@ -66,15 +66,15 @@ class IndexSync:
         self.refresher = Refresher(tree, places, settings.limits)
         self._noted: dict[str, None] = {}
         self._turns = threading.RLock()
-        """Held while noted paths are indexed, so that another thread does not miss them."""
+        """Locked while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
         self._early = threading.Thread(target=self._index_early, name="holdfast-indexing", daemon=True)
         self._closed = threading.Event()
-        self._checked, self._check_after = "", 0.0  # of all files, where no events come
+        self._checked, self._check_after = "", 0.0  # of all files, without events
         self._generation = ""
 
     def close(self) -> None:
-        """Index what was written here, unless that takes long, and close the index."""
+        """Index the writes of this process, unless that takes long, and close the index."""
         self._closed.set()
         if self._early.is_alive():
             self._early.join(10)
@@ -88,13 +88,13 @@ class IndexSync:
         self.index.close()
 
     def note(self, path: str) -> None:
-        """Note that a file changed, or a folder (with a slash at its end); the next question indexes it."""
+        """Note that a file changed, or a folder (with a slash at its end); the next query indexes it."""
         self._noted[path] = None
 
     # asking
 
     def run(self, work: Callable[[], Answer], progress: Progress | None = None) -> Answer:
-        """Run work that refreshes and asks the index, again when another process replaced the index in between.
+        """Run work that refreshes and queries the index; repeat it if another process replaced the index in between.
 
         An index that cannot be used is rebuilt first; when that does not help, it is kept in memory.
         """
@@ -121,7 +121,7 @@ class IndexSync:
         raise Busy("The index is being replaced again and again.", "Try again; nothing was lost.")
 
     def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
-        """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
+        """Query the index if it exists and is free, None otherwise; `path` is indexed first unless much is new."""
         index = self.index.impatient()
         try:
             if path:
@@ -133,7 +133,7 @@ class IndexSync:
             return None
 
     def ensure_current(self, where: Filter, *, searching: bool) -> Refreshed:
-        """Bring the index up to date for a question: check the files that its answer can come from."""
+        """Update the index for a query: check the files that its answer can come from."""
         kinds = where.kinds or where.searchable
         if not searching:
             return self.refresh_below(self._layout.below(kinds, where.scope, above=where.above))
@@ -144,24 +144,33 @@ class IndexSync:
         if self._watcher is None:
             return self.refresh_below(())
         with self._turns:
-            return self._as_watched(self._watcher, kinds) if self._watcher.alive else self._as_checked()
+            if self._watcher.alive:
+                return self._as_watched(self._watcher, kinds)
+            # not for every query, since each check may ask another machine
+            if time.monotonic() < self._check_after:
+                return msgspec.structs.replace(self.catch_up(), as_of=self._checked)
+            began, self._checked = time.monotonic(), utc_now()
+            done = self.refresh_below(())
+            if not done.behind:
+                self._check_after = time.monotonic() + min(_MOST_SECONDS, 10 * (time.monotonic() - began))
+            return done
 
     def known(self, op_id: str, path: str = "", target: str = "") -> Known:
-        """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
+        """Return the state of an op_id and of a key or id of a log in the index, without waiting for it.
 
-        What the index has not read yet is read from the logs, so a write never depends on the index.
+        Entries that are not indexed yet are read from the logs, so a write never depends on the index.
         """
         below = (self._layout.memory,)
         if op_id:
             self.peek(lambda index: self._refresh_into(index, below), path)
 
         def question(index: SqliteIndex) -> tuple[dict[str, Seen], str, list[Applied]]:
-            # asked first: a line that is added in between is then found twice rather than never
+            # queried first: a line that is added in between is then found twice instead of never
             generation, seen = index.generation(), index.seen(below if op_id else (path,))
             order = index.last_order(path, target) if target and path in seen else ""
             read = index.by_op(op_id) if op_id else []
             if index.generation() != generation:
-                raise Stale("the index was replaced between two questions")
+                raise Stale("the index was replaced between two queries")
             return seen, order, read
 
         seen, order, read = self.peek(question, path if not op_id else "") or ({}, "", [])
@@ -181,7 +190,7 @@ class IndexSync:
     def catch_up(
         self, *folders: str, progress: Progress | None = None, later: Callable[[str], bool] = lambda _path: False
     ) -> Refreshed:
-        """Index the noted paths, and what changed below these folders and the noted ones; "/" is the whole memory.
+        """Index the noted paths, and the changes below these folders and the noted ones; "/" is the whole memory.
 
         Noted paths that can be indexed `later` stay noted.
         """
@@ -216,10 +225,10 @@ class IndexSync:
         self.catch_up()
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
-        """Check every file below these places, or below all roots, and index what changed."""
+        """Check every file below these places, or below all roots, and index the changed ones."""
         if not below:
             return self.catch_up("/", progress=progress)
-        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
+        if self.index.folder and not self.index.generation():  # an empty index: no need to read everything
             with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
                 pass
         return self._refresh_into(self.index, below, progress)
@@ -245,15 +254,15 @@ class IndexSync:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
             self._watcher = Watcher(folder, self._layout.roots)
-            turns = self._turns  # a forked child must not find it taken by a thread that it does not have
+            turns = self._turns  # a forked child does not have the thread that may have locked it
             os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
             self._early.start()
             self.refresh_below(())
 
     def _index_early(self) -> None:
-        """Index what other programs write in large amounts, so that the next question need not."""
+        """Index large writes of other programs early, so that the next query need not."""
         while not self._closed.wait(_PAUSE) and self._watcher and self._watcher.alive:
-            with contextlib.suppress(HoldfastError, Stale, Unusable), self._turns:  # the next question reports errors
+            with contextlib.suppress(HoldfastError, Stale, Unusable), self._turns:  # the next query reports errors
                 self._note_changes(self._watcher)
                 unread = 0
                 for path in list(self._noted):
@@ -263,18 +272,8 @@ class IndexSync:
                     for problem in self.catch_up().problems:
                         self.note(problem.path)
 
-    def _as_checked(self) -> Refreshed:
-        """Check every file, where no events come; not again at once, since each check may ask another machine."""
-        if time.monotonic() < self._check_after:
-            return msgspec.structs.replace(self.catch_up(), as_of=self._checked)
-        began, self._checked = time.monotonic(), utc_now()
-        done = self.refresh_below(())
-        if not done.behind:
-            self._check_after = time.monotonic() + min(_MOST_SECONDS, 10 * (time.monotonic() - began))
-        return done
-
     def _as_watched(self, watcher: Watcher, kinds: Sequence[str], needed: Sequence[str] = ()) -> Refreshed:
-        """Index what changed, except logs of kinds that are searched only on request, unless they are asked for."""
+        """Index the changes, except logs of kinds that are searched only on request, unless they are asked for."""
 
         def later(path: str) -> bool:
             place = self._layout.classify(path) if path.endswith(".jsonl") and path not in needed else None
@@ -321,12 +320,12 @@ class IndexSync:
             done.problems += refresh.vanished(self.tree, index)
 
     def vanished(self) -> list[Problem]:
-        """Report files that vanished at once and perhaps should be there."""
+        """Report files that vanished at once and may be missing by mistake."""
         return refresh.vanished(self.tree, self.index)
 
 
 def _read_of(seen: Seen | None, stamp: Stamp | None) -> int:
-    """Return how far a log was read; 0 when another file has its name now."""
+    """Return the end of the indexed part of a log; 0 if another file has its name now."""
     return seen.offset if seen and stamp and seen.stamp.inode == stamp.inode else 0
 
 

@@ -1,9 +1,9 @@
-"""Logs: their lines, their locked end, what this process appended lately, cursors, and imported lines.
+"""Logs: their lines, their locked end, recent appends of this process, cursors, and imported lines.
 
 Lines are read forwards and backwards with bounded memory. A line longer than allowed is skipped and marked as cut; a
-last line without a newline is marked as not whole: it may still be in the making and is no damage. A cursor remembers
-how far a log was read: it is read on from there if the bytes before it are unchanged, and otherwise from its start. A
-log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once per damage.
+last line without a newline is marked as incomplete: it may be an unfinished write and is not damage. A cursor is the
+position up to which a log was read: reading continues there if the bytes before it are unchanged, and otherwise from
+the start. A log with a line that cannot be parsed is copied to `<path>.damaged-<time>`, once per damage.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class LogEnd:
         self.tail = os.pread(fd, _END, max(0, size - _END)) if size else b""
         self.torn = size > 0 and not self.tail.endswith(b"\n")
 
-    def holds(self, at: At) -> bool:
-        """Like `holds`."""
+    def contains(self, at: At) -> bool:
+        """Like `contains`."""
         inode, offset, data = at
         if (start := offset - self.size + len(self.tail)) < 0:
-            return holds(self._fd, at)
+            return contains(self._fd, at)
         return inode == self._inode and self.tail[start : start + len(data)] == data
 
     def back(self) -> Iterator[bytes]:
@@ -132,7 +132,7 @@ def backwards(fd: int, size: int, longest: int) -> Iterator[Line]:
 
 
 def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
+    """Yield so many bytes of an open log, with every line changed that is short enough to be read."""
     for line in forwards(fd, 0, size, longest):
         if line.cut:
             yield from chunks(fd, line.end - line.offset, line.offset)
@@ -154,13 +154,13 @@ def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
 # the journal
 
 
-def holds(fd: int, at: At) -> bool:
-    """Is an open log the one that this was written to, and is it still in place?"""
+def contains(fd: int, at: At) -> bool:
+    """Is this the log of that write, and is it still in place?"""
     return os.fstat(fd).st_ino == at[0] and os.pread(fd, len(at[2]), at[1]) == at[2]
 
 
 class _Recent:
-    """What was appended to one log, with the time, and the bytes by which the log is recognised."""
+    """The recent writes to one log, with the time, and the bytes that identify the log."""
 
     def __init__(self, last: At) -> None:
         self.writes: deque[tuple[float, bytes]] = deque()
@@ -172,7 +172,7 @@ class Journal:
     """The lines that this process appended in the last minutes, so that none is lost to an outside change.
 
     git, a sync tool or an editor can replace a log right after a line was acknowledged. The next append or refresh then
-    compares the log with the journal and appends what is missing again, with the same ids. It is bounded, in memory,
+    compares the log with the journal and appends missing lines again, with the same ids. It is bounded, in memory,
     and for any number of threads.
     """
 
@@ -192,18 +192,18 @@ class Journal:
             log.writes.append((now, at[2]))
             if log.last[0] != at[0] or log.last[1] <= at[1]:  # else another thread was faster
                 log.last = at
-            for other in list(itertools.islice(self._logs, 2)):  # more leave than come
+            for other in list(itertools.islice(self._logs, 2)):  # removes more than one write adds
                 if self._logs[other].writes[-1][0] < now - _SECONDS:
                     del self._logs[other]
 
     def place(self, path: str, at: At) -> None:
-        """Record by which bytes a log is recognised from now on; UNKNOWN makes the next append compare it."""
+        """Record the bytes that identify a log from now on; UNKNOWN makes the next append compare it."""
         with self._lock:
             if path in self._logs:
                 self._logs[path].last = at
 
     def last(self, path: str) -> At | None:
-        """Return by which bytes a log is recognised, None when the last write is long ago."""
+        """Return the bytes that identify a log, None if the last write is long ago."""
         log = self._logs.get(path)
         return log.last if log else None
 
@@ -230,7 +230,7 @@ class Journal:
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a log was read."""
+    """The position up to which a log was read."""
 
     inode: int = 0
     size: int = 0
@@ -257,7 +257,7 @@ def _continues(tree: FileTree, path: str, cursor: Cursor, stamp: Stamp) -> bool:
 
 
 def checksum(tree: FileTree, path: str, offset: int) -> int:
-    """Return a checksum of the bytes before an offset, -1 when they are gone."""
+    """Return a checksum of the bytes before an offset, -1 if they no longer exist."""
     try:
         return tree.fingerprint(path, max(0, offset - WINDOW), offset)
     except NotFound:
@@ -286,7 +286,7 @@ def read_on(tree: FileTree, path: str, cursor: Cursor | None) -> LogPart:
         if offset != begin.offset:
             known = checksum(tree, path, offset)
         warnings = _set_aside(tree, path, damaged) if damaged else []
-    except NotFound:  # it was removed just now
+    except NotFound:  # it was removed in between
         return LogPart([], Cursor(), fresh=True)
     return LogPart(found, Cursor(stamp.inode, stamp.size, offset, known, lines), fresh, warnings)
 
@@ -322,7 +322,7 @@ def copies(tree: FileTree, path: str) -> Iterator[str]:
 
 
 def _key(line: Line) -> tuple[int, bytes]:
-    """Return what identifies a line: its length, and its text unless it is too long."""
+    """Return the identity of a line: its length, and its text unless it is too long."""
     return line.end - line.offset, line.data
 
 
@@ -363,7 +363,7 @@ def newest_order(end: LogEnd, offset: int, target: str) -> str:
 
 
 def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
-    """Return the ids of what was added under an op_id, among the entries that the index has not read."""
+    """Return the ids of the entries of an op_id, among the entries that the index has not read."""
     return [str(value.get("id")) for value in _unread(end, offset, op_id) if value.get("op") == op_id]
 
 
@@ -376,9 +376,8 @@ def newest_first(
 ) -> Iterator[Record]:  # fmt: skip
     """Yield the records of a log from its end, without hidden ones and without incomplete pairs.
 
-    `marks` is what the index knows to be hidden or not, `alone` the ids of which it knows that the other line of the
-    pair is missing; None means that it has not read the whole log. What is left out because of damage is added to
-    `problems`.
+    `marks` are the hidden states in the index. `alone` are the ids in the index whose other line of the pair is
+    missing; None means that the index has not read the whole log. Damaged lines are added to `problems`.
     """
     seen, halves = set[str](), _halves(tree, place) if alone is None else alone
     for line in tree.scan_back(place.path):
@@ -414,10 +413,10 @@ def _halves(tree: FileTree, place: Place) -> set[str]:
 
 
 class Importer:
-    """Adds lines from elsewhere to the logs of one tree, each once; it remembers the ids of the last log.
+    """Adds lines from elsewhere to the logs of one tree, each once; it caches the ids of the last log.
 
     The ids of a log are read under its lock: all of them the first time, then only those of new lines, as long as the
-    end of what was read is unchanged.
+    end of the part that was read is unchanged.
     """
 
     def __init__(self, tree: FileTree, line_bytes: int) -> None:
@@ -440,7 +439,7 @@ class Importer:
                 self._ids, offset = set(), 0
             self._ids.update(key for line in end.lines(offset) for key in jsonl.keys(line))
             self._read = path, end.size, checksum(self._tree, path, end.size)
-            # into an empty log everything is copied, so that it becomes the same byte by byte, blank lines too
+            # an empty log becomes an exact copy, blank lines included
             new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 

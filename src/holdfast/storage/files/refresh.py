@@ -1,4 +1,4 @@
-"""Refresh: check the stamp of every file, and read what changed into the index.
+"""Refresh: check the stamp of every file, and index the changed ones.
 
 A document is read again when its stamp changed. A log is read from where the index stopped, if the bytes before that
 are unchanged (a merge may insert lines); otherwise from its start. A file modified within two seconds of the check is
@@ -50,7 +50,7 @@ N = TypeVar("N")
 
 
 class Refresher:
-    """Reads what changed in a tree into an index."""
+    """Indexes the changes of a tree."""
 
     def __init__(self, tree: FileTree, places: Layout, limits: Limits) -> None:
         self.tree = tree
@@ -84,7 +84,7 @@ class Refresher:
             for path, stamp in stamps.items()
             if not _settled(known := seen.get(path), stamp) or (known and self._arrived(known))
         ]
-        unreadable = tuple(f"{problem.path}/" for problem in done.problems)  # what is below may still be there
+        unreadable = tuple(f"{problem.path}/" for problem in done.problems)  # the files below it may still exist
         gone = seen.keys() - stamps.keys()
         return result + [path for path in gone if not f"{path}/".startswith(unreadable)]
 
@@ -116,7 +116,7 @@ class Refresher:
                 progress(ready, len(paths))
 
     def one(self, index: SqliteIndex, path: str, done: Refreshed, end: int | None = None) -> None:
-        """Index one path as it is now; of a log only what is before `end`, if given."""
+        """Index one path as it is now; of a log only the part before `end`, if given."""
         place = self._place(path)
         seen = index.look(path)
         try:
@@ -192,7 +192,7 @@ class Refresher:
             missing: list[str] = []
             facts = parsing.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
             last = batch[-1].end
-            checksum = now.checksum  # of the bytes that were read, which may differ from what is there by now
+            checksum = now.checksum  # of the bytes that were read, which may have changed since
             for line in batch:
                 if line.cut or line.veiled:
                     checksum = self.tree.fingerprint(path, line.offset, line.end, checksum)
@@ -222,13 +222,13 @@ class Refresher:
         return self.tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
     def _touch(self, index: SqliteIndex, path: str, seen: Seen) -> None:
-        """Record the check, if it was late enough for the stamp to prove something."""
+        """Record the check, unless it was too early for the stamp to be proof."""
         if _settled(seen, seen.stamp):
             with contextlib.suppress(Busy), index.writing() as db:
                 db.execute("UPDATE files SET seen = ? WHERE path = ?", (rows.seen_out(seen), path))
 
     def _arrived(self, seen: Seen) -> bool:
-        """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
+        """Is a separate file of this log readable now that was missing or locked before?"""
         for ref in seen.missing:
             try:
                 self.blob(ref)
@@ -276,7 +276,7 @@ def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Files that vanished at once, as the index remembers them until they are back or the index is rebuilt."""
+    """Files that vanished at once; the index records them until they are back or the index is rebuilt."""
 
     time: str
     files: int
@@ -286,10 +286,10 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
-    """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
+    """Record that many of these files vanished: an unmounted folder is more likely than a deletion."""
     gone = [path for path in paths if _is_gone(tree, path)]
     lost = sum(index.count(path, "") for path in gone)
-    if not lost:  # files that never were, such as the log of summaries before the first one
+    if not lost:  # files that never existed, such as the log of summaries before the first one
         return
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
@@ -300,7 +300,7 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
 
 
 def lost(index: SqliteIndex) -> dict[str, list[str]]:
-    """Return the ids of entries that logs had and have no longer, until they are back or the index is rebuilt."""
+    """Return the ids of entries that logs lost, until they are back or the index is rebuilt."""
     noted = _noted(index, _LOST, dict[str, list[str]]) or {}
     found = {path: sorted(set(ids) - index.ids(path, ids)) for path, ids in noted.items()}
     return {path: ids for path, ids in found.items() if ids}
@@ -308,7 +308,7 @@ def lost(index: SqliteIndex) -> dict[str, list[str]]:
 
 def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
     """Report logs that lost entries, and files that vanished at once, until most of them are back."""
-    meant = "If they were meant to go: holdfast refresh --rebuild"
+    meant = "If they were removed on purpose: holdfast refresh --rebuild"
     step = f"in this log before and missing now. To look for them in git: holdfast verify --repair. {meant}"
     found = {path: amount(len(ids), "entry was", "entries were") for path, ids in lost(index).items()}
     shrunk = [Problem(path, f"{count} {step}") for path, count in found.items()]
@@ -328,7 +328,7 @@ def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
 
 
 def _is_gone(tree: FileTree, path: str) -> bool:
-    """Was a file removed? One that cannot be reached, or that a link has replaced, was not."""
+    """Was a file removed? False if it is unreachable or was replaced by a link."""
     try:
         return tree.stat(path) is None
     except (Unavailable, Invalid):
@@ -347,13 +347,13 @@ def verify(
 ) -> Report:
     """Compare the index with a second one that is read from the same files, as far as the index had read them.
 
-    Others may go on writing: what they add meanwhile is not compared. Save points are compared with the hash in their
-    ledger, earlier versions with the hash that is their name. Nothing is repaired here: the index can be rebuilt, and
-    files belong to their owner.
+    Other processes may write meanwhile; their new entries are not compared. Save points are compared with the hash in
+    their ledger, earlier versions with the hash that is their name. Nothing is repaired: the index can be rebuilt, and
+    files are only repaired by their owner.
     """
     seen, held = index.snapshot()
     done = Refreshed()
-    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # read on request, as far as it was
+    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # files that are only read on request
     stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
         refresher.one(scratch, path, done, seen[path].offset if path in seen else None)

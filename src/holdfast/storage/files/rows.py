@@ -23,9 +23,8 @@ from holdfast.storage.words import TITLE, TOKENIZER
 VERSION = 16
 BUSY_MS = 5_000
 WORDS = ("words", "other_words")
-"""The full-text tables: of what every search reads, and of kinds that are searched only on request, such as traces.
-
-Those are many, and must not change how rare a word is."""
+"""The full-text tables: one for the kinds of every search, and one for kinds that are searched only on request, such as
+traces. Those are many, and must not change how rare a word is."""
 TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 _TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 _LOW64 = (1 << 64) - 1
@@ -76,7 +75,7 @@ Texts = tuple[str, str, str, str]
 
 
 class Stale(Exception):
-    """The index must be rebuilt; never leaves the file engine."""
+    """The index must be rebuilt; internal to the file engine."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     stamp: Stamp
     looked: int
-    """When, in nanoseconds; a stamp as young as the check proves nothing."""
+    """When, in nanoseconds; a stamp as recent as the check proves nothing."""
     version: str = ""
     """Of a document."""
     offset: int = 0
@@ -138,7 +137,7 @@ def _counted(api: Any, *_: object) -> bytes:
 
 
 def carray(rows: Iterable[int]) -> Any:
-    """Return rows as a table `carray(?)`; an empty array is not allowed, and no row is 0."""
+    """Return rows as a table `carray(?)`; an empty array is not allowed, and row numbers start at 1."""
     return apsw.carray(array("q", rows) or array("q", [0]))
 
 
@@ -151,7 +150,7 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
 
 
 def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool = False) -> None:
-    """Add what was read from a file, or replace everything that is known of it but its unchanged records."""
+    """Add the records of a file, or replace all that is indexed of it except unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:
         records, kept = _changed(db, file, records)
@@ -167,7 +166,7 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
         [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
     )
     before = db.execute("SELECT max(row) FROM records").get or 0
-    twins, there = list[Problem](), dict[str, bytes]()  # a line that is there already is not added twice
+    twins, there = list[Problem](), dict[str, bytes]()  # an existing line is not added twice
     texts: dict[int, Texts] = {}
     if records:
         sql = "SELECT id, record FROM carray(?) CROSS JOIN records ON id = value AND file = ?"
@@ -227,7 +226,7 @@ def _apply(db: apsw.Connection, file: int, targets: Iterable[str]) -> None:
 
 
 def _clear(db: apsw.Connection, file: int, kept: Iterable[int] = ()) -> set[str]:
-    """Remove what was read from a file, except for the records in these rows; return the targets of its marks."""
+    """Remove all that is indexed of a file, except for the records in these rows; return the targets of its marks."""
     targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
     for table, row in (*((name, "rowid") for name in WORDS), ("ties", "row")):
         gone = "SELECT row FROM records WHERE file = ? AND row NOT IN (SELECT value FROM carray(?))"
@@ -261,10 +260,14 @@ def revive(blob: bytes, hidden: int, superseded: int) -> Record:
 
 
 def _insert(db: apsw.Connection, file: int, record: Record, texts: dict[int, Texts]) -> bytes:
-    """Add a record with its ties, and what is to be searched in it to `texts`; return it as it is stored."""
+    """Add a record with its ties, and its searchable text to `texts`; return it as it is stored."""
     superseded = bool(record.key) and not _supersede(db, file, record, texts)
     pair, writes = words.pair_of(record), record.kind == "write"
-    alone = bool(pair) and not _complete_pair(db, file, pair)
+    alone = False
+    if pair:  # show the other line
+        db.execute("UPDATE records SET alone = 0 WHERE pair = ? AND file = ?", (pair, file))
+        _set_hidden(db, "pair = ? AND file = ?", pair, file)
+        alone = db.changes() == 0
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
@@ -298,13 +301,6 @@ def _supersede(db: apsw.Connection, file: int, record: Record, texts: dict[int, 
             db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].on_request]} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
-
-
-def _complete_pair(db: apsw.Connection, file: int, pair: str) -> bool:
-    """Show the other line of a pair; False when it is not there yet."""
-    db.execute("UPDATE records SET alone = 0 WHERE pair = ? AND file = ?", (pair, file))
-    _set_hidden(db, "pair = ? AND file = ?", pair, file)
-    return db.changes() > 0
 
 
 def _set_hidden(db: apsw.Connection, which: str, *values: object) -> None:

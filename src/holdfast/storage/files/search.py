@@ -90,7 +90,7 @@ def placeholders(values: Sized) -> str:
 
 
 class Questions:
-    """What an index can be asked."""
+    """The queries of an index."""
 
     def __init__(self, settings: Search) -> None:
         self._settings = settings
@@ -262,7 +262,7 @@ class Questions:
         return str(found or "")
 
     def by_op(self, op_id: str) -> list[Applied]:
-        """Return what was done under an op_id."""
+        """Return the effects of an op_id."""
         found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
         marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
         return found + [Applied(path, target, marks=True) for path, target in marks]
@@ -290,7 +290,7 @@ class Questions:
         return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
-        """Return what could not be read, in all files or at or below these places."""
+        """Return the problems in all files, or at or below these places."""
         condition, values = at_or_below(below)
         with self._using() as db:
             rows = db.execute(
@@ -319,7 +319,7 @@ class Questions:
         return [Problem(*row) for row in self._rows(sql, (f"{markdown.CONFLICT}%",))]
 
     def hidden_in(self, path: str) -> dict[str, bool]:
-        """Return for each id or key with marks in a log whether the newest mark hides it."""
+        """Return, for each id or key with marks in a log, whether the newest mark hides it."""
         sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
         return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
 
@@ -329,7 +329,7 @@ class Questions:
         return {identifier for (identifier,) in self._rows(sql, (path,))}
 
     def noted(self, name: str) -> str:
-        """Return a note, "" when there is none."""
+        """Return a note, "" if there is none."""
         found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return str(found[0][0] or "") if found else ""
 
@@ -410,7 +410,7 @@ def quoted(run: Run) -> str:
     return '"' + " ".join(run) + '"'
 
 
-# what ranking needs
+# the input of ranking
 
 _NEIGHBOUR = (
     "(SELECT o.row FROM records o INDEXED BY records_talk WHERE o.file = r.file AND o.session = r.session"
@@ -470,7 +470,7 @@ def _total(sizes: bytes | None) -> int:
 
 
 def _having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
-    """Return the rows of each tie that pass the filter; none when a tie has too many to mean anything."""
+    """Return the rows of each tie that pass the filter; none if a tie has too many to be meaningful."""
     condition, values = conditions(where)
     rows: Iterable[Row] = db.execute(
         "WITH asked AS MATERIALIZED (SELECT value ->> 0 AS way, value ->> 1 AS name FROM json_each(?) WHERE"

@@ -1,7 +1,7 @@
 """`FileStore`: a memory in files, with an index of the records in them.
 
-The files are the truth. A write makes the file durable and notes its path; the next question brings the index up to
-date first. An op_id, a key or an id is also looked up in what the index has not read yet, so no write depends on it.
+The files are the truth. A write makes the file durable and notes its path; the next query first updates the index. An
+op_id, a key or an id is also looked up in entries that are not indexed yet, so no write depends on the index.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _NOTHING = Known()
 _TARGET = regex(rb'"path": ?"([^"]*)')
 _RAREST = 12
-"""How many words of a new record find similar ones."""
+"""The number of words of a new record that are used to find similar ones."""
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 P = ParamSpec("P")
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def asks(method: Callable[Concatenate[FileStore, P], T]) -> Callable[Concatenate[FileStore, P], T]:
-    """Run a method that asks the index: again after a rebuild, or when another process replaced the index."""
+    """Run a method that queries the index; repeat it after a rebuild, or if another process replaced the index."""
 
     @functools.wraps(method)
     def run(self: FileStore, /, *given: P.args, **named: P.kwargs) -> T:
@@ -116,7 +116,7 @@ class FileStore(Store):
         try:
             self.log_write(entry, op_id)
         except HoldfastError:  # the document is durable; a missing line must not fail the write
-            if data is None and not keep:  # erasing for good must be on record
+            if data is None and not keep:  # a permanent removal must be recorded
                 raise
         if data is not None and keep:
             self.tree.keep_copy(path, data, self.kept(entry["after"]))
@@ -135,18 +135,15 @@ class FileStore(Store):
         targets = {target for page in pages for target in (page.path, *write_log.targets(page))}
         self._sync.read(self.write_log, *self._index.seen((folder,)))
         writes = self._index.last_writes(targets)
-        for start in self._damaged_targets(self._index.problems((folder,))):
-            found |= {page.path: None for page in pages if page.path.startswith(start)}
+        for problem in self._index.problems((folder,)):
+            for line in itertools.islice(self.tree.scan(problem.path), max(0, problem.line - 1), problem.line):
+                if target := _TARGET.search(line.data):  # the readable part of a damaged line
+                    start = target[1].decode("utf-8", "replace")
+                    found |= {page.path: None for page in pages if page.path.startswith(start)}
         return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
 
-    def _damaged_targets(self, damaged: Sequence[Problem]) -> Iterator[str]:
-        """Yield the paths that damaged lines of the write log are about, as far as they can be read."""
-        for problem in damaged:
-            lines = itertools.islice(self.tree.scan(problem.path), max(0, problem.line - 1), problem.line)
-            yield from (found[1].decode("utf-8", "replace") for line in lines if (found := _TARGET.search(line.data)))
-
     def _memory_writer(self, page: Record) -> dict[str, str | None]:
-        """Return who wrote this version of `MEMORY.md`; prompts ask for it, and do not wait for the index."""
+        """Return the writer of this version of `MEMORY.md`; prompts need it, and do not wait for the index."""
         logs = reversed(write_log.logs(self.tree, self.layout.memory))
         lines = itertools.chain.from_iterable(map(self.tree.scan_back, logs))
         for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK), page.path):
@@ -272,7 +269,14 @@ class FileStore(Store):
         path = path_of(identifier)
         place = self.layout.classify(path)
         if place is None or place.kind.shape == "line":
-            found = self._by_id(identifier)
+            if found := self._index.by_id(identifier):
+                self._sync.read(*(record.path for record in found))
+            else:
+                self._sync.refresh_below(())
+                if is_id(identifier):
+                    self._sync.refresh_below(self.layout.below(FOREIGN, ""))
+            if not (found := self._index.by_id(identifier)):
+                raise unknown(identifier)
             if len(found) > 1:
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
@@ -287,17 +291,6 @@ class FileStore(Store):
             return record
         self._sync.refresh_below((path.rpartition("/")[0],))  # its ledger is beside it
         return next(iter(self._index.by_id(path)), record)
-
-    def _by_id(self, identifier: str) -> list[Record]:
-        if found := self._index.by_id(identifier):
-            self._sync.read(*(record.path for record in found))
-        else:
-            self._sync.refresh_below(())
-            if is_id(identifier):
-                self._sync.refresh_below(self.layout.below(FOREIGN, ""))
-        if not (found := self._index.by_id(identifier)):
-            raise unknown(identifier)
-        return found
 
     @asks
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
@@ -322,25 +315,23 @@ class FileStore(Store):
         def question(index: SqliteIndex) -> list[Record] | None:
             return index.by_key(path, key, history=history) if self._has_read(index, path) else None
 
-        found = self._sync.peek(question, path)
-        return self._scan_for(path, key, history) if found is None else found
-
-    def _has_read(self, index: SqliteIndex, path: str) -> bool:
-        seen, stamp = index.look(path), self.tree.stat(path)
-        return seen.offset == stamp.size if seen and stamp else stamp is None
-
-    def _scan_for(self, path: str, key: str, history: bool) -> list[Record]:
-        """Find the entries of a key in the log itself: a write must not wait for the index."""
+        if (found := self._sync.peek(question, path)) is not None:
+            return found
+        # a write must not wait for the index: find the entries in the log itself
         place, stamp = self.layout.classify(path), self.tree.stat(path)
         if place is None or stamp is None:
             return []
         seen, parts = Seen(kind=place.kind.name, stamp=stamp, looked=0), (msgspec.json.encode(key), b"\\", b'"hide"')
-        index = SqliteIndex("", "scratch", self.settings.search)
-        with contextlib.closing(index) as scratch, scratch.writing() as db:
+        scratch = SqliteIndex("", "scratch", self.settings.search)
+        with contextlib.closing(scratch), scratch.writing() as db:
             for number, line in enumerate((line for line in self.tree.scan(path) if not line.veiled), 1):
                 if any(part in line.data for part in parts):  # the key, perhaps escaped, or a mark that names an id
                     rows.add(db, path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
             return scratch.by_key(path, key, history=history)
+
+    def _has_read(self, index: SqliteIndex, path: str) -> bool:
+        seen, stamp = index.look(path), self.tree.stat(path)
+        return seen.offset == stamp.size if seen and stamp else stamp is None
 
     @asks
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
@@ -440,7 +431,7 @@ class FileStore(Store):
             return self._sync.rebuild(progress)
         except Unusable as error:
             raise Unavailable(
-                f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
+                f"The index cannot be rebuilt: {error}.", "Use a writable folder, or a login that can write."
             ) from None
 
     @asks

@@ -26,7 +26,7 @@ from holdfast.model.names import amount, check_path
 from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import log as logs
-from holdfast.storage.files.log import UNKNOWN, At, Journal, LogEnd, holds
+from holdfast.storage.files.log import UNKNOWN, At, Journal, LogEnd, contains
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
 _TRIES = 100
@@ -54,7 +54,7 @@ class Files:
         self.forgotten: Callable[[], set[str]] = set
         """Returns the ids of forgotten entries, which are never appended again."""
         self.reports: list[Problem] = []
-        """What was appended again; the next search shows it."""
+        """Restored entries, for the next search to report."""
         self._claims = -1
         """The open file of claims, at first use."""
         self._claimed: set[str] = set()
@@ -91,7 +91,7 @@ class Files:
         return version_of(data)
 
     def keep_copy(self, path: str, data: bytes, keep: str) -> None:
-        """Copy what was written to a document, without syncing it: a later change by hand does not lose this text."""
+        """Copy the new text of a document, without syncing it: a later change by hand does not lose this text."""
         with contextlib.suppress(HoldfastError, OSError):
             found = os.stat(os.path.join(self.location, path), follow_symlinks=False)
             self._keep(keep, data, stat.S_IMODE(found.st_mode), durable=False)
@@ -124,7 +124,7 @@ class Files:
             os.fsync(folder)
 
     def _extend(self, folder: int, path: str, data: bytes, expect: str) -> bool:
-        """Append to a document in place, so that a program that adds to it at this moment loses nothing.
+        """Append to a document in place, so that a program that appends at the same time loses nothing.
 
         False when `data` is not this version and more lines, or when the file has a second name or may not be written.
         """
@@ -149,7 +149,7 @@ class Files:
                 if durable:
                     os.fsync(folder)
             except OSError as error:
-                step = "Check whether it is there before you try again."
+                step = "Check whether it exists before you try again."
                 raise Unavailable(f"{path} may or may not be saved: {error.strerror}.", step) from None
 
     def settle(self) -> None:
@@ -259,12 +259,12 @@ class Files:
             raise raw.unavailable(error, path) from None
 
     def _confirm(self, path: str, at: At) -> None:
-        """Check that a log has what was written to it; otherwise write it to the file that has the name now."""
+        """Check that a log has the written lines; otherwise write them to the file that has the name now."""
         for _ in range(_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 fd = self._beneath.open(path, os.O_RDONLY | os.O_NOFOLLOW)
                 try:
-                    if holds(fd, at):
+                    if contains(fd, at):
                         return
                 finally:
                     os.close(fd)
@@ -276,7 +276,7 @@ class Files:
     def _put_back(self, fd: int, path: str, end: LogEnd) -> LogEnd:
         """Append the lines again that an outside change removed from a locked log; return its end."""
         at = self._journal.last(path)
-        if at is None or end.holds(at):
+        if at is None or end.contains(at):
             return end
         missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
         for identifier in self.forgotten() if missing else ():
@@ -293,7 +293,7 @@ class Files:
         return LogEnd(fd, now, self._line_bytes)
 
     def heal(self, path: str) -> None:
-        """Put back what an outside change removed from a log that this process appended to lately."""
+        """Restore lines of this process that an outside change removed from a log lately."""
         if (at := self._journal.last(path)) and self.stat(path):
             try:
                 self._confirm(path, at)
@@ -313,7 +313,7 @@ class Files:
                 raw.hold(fd, self._lock_seconds, path)
                 now = os.fstat(fd)
                 if not stat.S_ISREG(now.st_mode):
-                    raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
+                    raise Invalid(f"{path} is not a file.", "Move it away; this is the place of a log.")
                 if now.st_nlink > 1:
                     raise Invalid(
                         f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
@@ -398,7 +398,7 @@ class Files:
             yield from logs.backwards(fd, os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
-        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
+        """Continue a checksum over the bytes between two offsets; -1 if some are missing."""
         with self._opened(path) as fd:
             try:
                 for chunk in logs.chunks(fd, end - start, start):
@@ -601,12 +601,12 @@ class Files:
             )
         if replaced is None and (by_name or self._beneath.removed()):
             raise RootGone(
-                f"The memory root {self.location} is not there any more.",
+                f"The memory root {self.location} no longer exists.",
                 "Check that it is mounted and was not moved, then open it again.",
             )
 
     def _folder(self, parts: tuple[str, ...]) -> int:
-        """Open a folder for writing, making what is missing of it, durably."""
+        """Open a folder for writing; create missing folders durably."""
         try:
             return self._beneath.open("/".join(parts) or ".", _FOLDER)
         except FileNotFoundError:

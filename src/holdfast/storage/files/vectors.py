@@ -128,7 +128,7 @@ class Vectors:
                     values |= self._nearness(index, model, pool, question)
             return pools, Near(values, model.near)
 
-        if self._filler.is_alive():  # many are missing: do not wait for its turn
+        if self._filler.is_alive():  # many are missing: do not wait for the lock
             return None
         return self._run(index, work)
 
@@ -180,7 +180,7 @@ class Vectors:
     def _run(self, index: SqliteIndex, work: Callable[[Embedder], T]) -> T | None:
         """Run work on the vectors; None when there is no model, or when it fails.
 
-        A damaged file is deleted, and its vectors are made again. Where the disk refuses a file, they are in memory.
+        A damaged file is deleted, and its vectors are made again. If a file cannot be written, they are in memory.
         """
         with self._lock:
             for attempt in range(3):
@@ -235,7 +235,7 @@ class Vectors:
 
     def _find_missing(self, index: SqliteIndex, model: Embedder) -> dict[int, int]:
         """Update the rows without a vector and return them; only the first call checks all rows."""
-        if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are of no use any more
+        if len(self._marks) > 2 * self._rows + _SPARE:  # perhaps most of them are no longer used
             self._last = 0
         last, first = index.last_row(), not self._last
         known, self._missing = {} if first else self._missing, {}

@@ -1,6 +1,6 @@
-"""Which files of a root changed, for long-lived processes, as inotify of Linux reports it, and what happened in them.
+"""Changed files of a root, for long-lived processes, as Linux inotify reports them, and the changes in them.
 
-The kernel queues an event before the call that changed a file returns. A question that first reads the queue therefore
+The kernel queues an event before the call that changed a file returns. A query that first reads the queue therefore
 misses no finished change. If the queue overflows, every file must be checked. Where changes can be made without an
 event (by other machines, or outside of a container), and on other systems, `alive` is False.
 """
@@ -152,7 +152,7 @@ class Watcher:
 
 
 class _Reported(msgspec.Struct):
-    """What was reported of a file."""
+    """The reported events of a file."""
 
     stamp: Stamp
     offset: int = 0
@@ -162,9 +162,9 @@ class _Reported(msgspec.Struct):
 
 
 class FileFeed:
-    """What happens in the files in `folder`; without one, they are not watched but checked.
+    """The changes of the files in `folder`. Without a folder, files are checked instead of watched.
 
-    The system reports which files changed. Reading them shows what happened: the new entries of a log, the sections of
+    The system reports which files changed. Reading them shows the changes: the new entries of a log, the sections of
     a page that differ from before. The starting point comes from the index. Two quick changes of one document may be
     reported as one.
     """
@@ -176,7 +176,10 @@ class FileFeed:
         self._watcher = Watcher(folder, self._layout.roots) if folder else None
         try:
             refresh()
-            self._begin(index)
+            for path, file in index.seen(self._layout.roots).items():
+                pages = index.records(path) if file.kind and KINDS[file.kind].shape != "line" else []
+                records = {record.id: (record.version, record.hidden) for record in pages}
+                self._known[path] = _Reported(file.stamp, file.offset, records)
         except BaseException:
             self.close()
             raise
@@ -191,7 +194,15 @@ class FileFeed:
                 break
         if self._closed.is_set():
             return []
-        every = dict.fromkeys([*paths, *(self._changed_below(folders) if folders else ())])
+        every = dict.fromkeys(paths)
+        if folders:  # "" is the whole memory
+            tops = () if "" in folders else tuple(folders)
+            there = self._refresher.walk(Refreshed(), tops)
+            known = [path for path in self._known if not tops or path.startswith(tuple(f"{one}/" for one in tops))]
+            every |= dict.fromkeys(
+                path for path, now in there.items() if path not in self._known or self._known[path].stamp != now
+            )
+            every |= dict.fromkeys(path for path in known if path not in there and path not in tops)
         return [event for path in every for event in self._in_file(path)]
 
     def close(self) -> None:
@@ -199,23 +210,8 @@ class FileFeed:
         if self._watcher:
             self._watcher.stop()
 
-    def _begin(self, index: SqliteIndex) -> None:
-        """Start from what the index has read."""
-        for path, file in index.seen(self._layout.roots).items():
-            pages = index.records(path) if file.kind and KINDS[file.kind].shape != "line" else []
-            records = {record.id: (record.version, record.hidden) for record in pages}
-            self._known[path] = _Reported(file.stamp, file.offset, records)
-
-    def _changed_below(self, folders: set[str]) -> list[str]:
-        """Return the files in these folders that changed or are gone; "" is the whole memory."""
-        tops = () if "" in folders else tuple(folders)
-        there = self._refresher.walk(Refreshed(), tops)
-        changed = [path for path, stamp in there.items() if path not in self._known or self._known[path].stamp != stamp]
-        known = [path for path in self._known if not tops or path.startswith(tuple(f"{one}/" for one in tops))]
-        return [*changed, *(path for path in known if path not in there and path not in tops)]
-
     def _in_file(self, path: str) -> Iterator[Event]:
-        """Yield what happened in a file since it was last read."""
+        """Yield the changes of a file since it was last read."""
         place = self._layout.classify(path)
         if place is None:
             return

@@ -1,6 +1,6 @@
-"""What a scoped token may see: one workspace, domain or repository of a tree, and nothing else of it.
+"""The tree for a scoped token: one workspace, domain or repository, and nothing else.
 
-Everything is denied unless it is named here, so a new place stays out of reach until it is added. Two kinds of logs
+Everything is denied unless it is named here, so a new place is denied until it is added. Two kinds of logs
 are shared by all scopes: the write log and the traces of a workspace. Lines about the scope can be added to them. On
 reading, lines about other scopes are blanked out; of the traces, only those of callers bound to the scope are shown.
 """
@@ -47,7 +47,7 @@ class ScopedTree:
         return folder in (self._writes, self._traces) and bool(_MONTH.match(name))
 
     def _is_about_us(self, path: str, line: bytes) -> bool:
-        """Is a line of a shared log about this scope? One that cannot be read is not."""
+        """Is a line of a shared log about this scope? False for an unreadable line."""
         values = jsonl.parse(line)
         if not isinstance(values, list) or not values:
             return False
@@ -57,7 +57,7 @@ class ScopedTree:
 
     def _seen(self, path: str) -> str:
         if not self._is_inside(path):
-            raise NotFound(f"{path} is not there.", "Check the path.")
+            raise NotFound(f"{path} does not exist.", "Check the path.")
         return path
 
     def _seen_log(self, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Connections to a database: its address, one session, the pool of a program, and what the errors of the driver mean.
+"""Connections to a database: its address, one session, the pool of a program, and the errors of the driver.
 
 An address is `postgresql://user:password@host:port/name?tenant=…`. Everything but `tenant` is passed to libpq, which
 knows many forms, such as several hosts. A password is never shown, neither in an address for people nor in an error.
@@ -83,7 +83,7 @@ class Waits(msgspec.Struct, frozen=True):
     lock_seconds: float = 10.0
     statement_seconds: float = 60.0
     again_seconds: float = 20.0
-    """How long to retry while the server is away, fails over, or rolls work back."""
+    """How long to retry while the server is unreachable, fails over, or rolls work back."""
     connections: int = 8
 
 
@@ -97,7 +97,7 @@ class Address(msgspec.Struct, frozen=True):
     shown: str
     """For people, without a password."""
     bare: str
-    """The address without its secrets, which opens the same memory when they come from elsewhere."""
+    """The address without its secrets; it opens the same memory if the environment provides them."""
     secret: bool = False
     """The address contained a secret."""
 
@@ -194,7 +194,7 @@ class Unprepared(str):
 
 
 class Insert(str):
-    """A statement that adds rows. When it is sent again, rows that are there already are left alone."""
+    """A statement that adds rows. When it is sent again, existing rows are left unchanged."""
 
     __slots__ = ()
 
@@ -437,12 +437,12 @@ def mapped(error: psycopg.Error, what: str, waits: Waits) -> HoldfastError:
         case pg.QueryCanceled():
             seconds = f"{waits.statement_seconds:g} s"
             fault = f"{what}: the database took longer than {seconds}, or an operator cancelled the query."
-            return Unavailable(fault, "Nothing was acknowledged; try again, and check the load of the server.")
+            return Unavailable(fault, "The operation was not confirmed; try again, and check the load of the server.")
         case pg.InsufficientPrivilege():
             step = "Use a login that was granted holdfast_writer (or holdfast_reader to read)."
             return Unavailable(f"{what}: the database does not allow this.", step)
         case pg.ReadOnlySqlTransaction():
-            fault = f"{what}: this server takes no writes; it is a standby or was set to read only."
+            fault = f"{what}: this server takes no writes; it is a standby or was set to read-only."
             return Unavailable(fault, "Name all servers in the address, with target_session_attrs=read-write.")
         case pg.UndefinedTable() | pg.InvalidSchemaName() | pg.UndefinedColumn():
             fault = "The tables of the memory no longer exist, or have changed."
@@ -455,6 +455,7 @@ def mapped(error: psycopg.Error, what: str, waits: Waits) -> HoldfastError:
         case pg.ProgramLimitExceeded():
             return Invalid(f"{what[:80]}… is too long for a database.", "Shorten it.")
     if error.sqlstate is None or isinstance(error, _DISCONNECTED):
-        return RootGone(f"{what}: the connection to the database was lost.", "Nothing was acknowledged; try again.")
+        fault = f"{what}: the connection to the database was lost."
+        return RootGone(fault, "The operation was not confirmed; try again.")
     fault = f"{what}: the database refused ({error.sqlstate}): {error.diag.message_primary or 'no reason given'}."
-    return Unavailable(fault, "Nothing was acknowledged; see the server's log.")
+    return Unavailable(fault, "The operation was not confirmed; see the server's log.")

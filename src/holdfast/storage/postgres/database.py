@@ -1,6 +1,6 @@
 """One tenant's part of a database: messages and transactions with its role, its tenant and its scope.
 
-Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
+Rows have ids that the client made, and an existing row is not added again. So a message that was lost, or
 whose answer was lost, is sent again without harm, for a bounded time.
 
 One program at a time sets up a database, and never over the tables of a newer one. The tables and functions are in
@@ -201,7 +201,7 @@ def set_up(connection: Connection) -> None:
 
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
-    """Create the table of vectors, if it is missing; return the reason where that is impossible."""
+    """Create the table of vectors, if it is missing; return the reason if that is impossible."""
     there = f"{_TABLE} AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'vector')"
     if connection.execute(there, ["embedding"]).fetchone():
         return None
@@ -351,7 +351,7 @@ class Database:
     ) -> list[list[TupleRow]]:
         """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it.
 
-        The message is sent again where that may help.
+        The message is sent again if that may help.
         """
         given: list[Statement] = [
             (text, {"tenant": self.tenant, **values} if isinstance(values, dict) else values)
@@ -438,7 +438,7 @@ def _is_ours(error: psycopg.Error) -> bool:
 
 def _unconfirmed(what: str) -> Unavailable:
     fault = f"{what} is saved on the server, but no standby has confirmed it."
-    return Unavailable(fault, "Check the standbys, and whether it is there, before you try again.")
+    return Unavailable(fault, "Check the standbys, and whether the record exists, before you try again.")
 
 
 # access tokens
@@ -501,7 +501,7 @@ class DatabaseHealth(msgspec.Struct, frozen=True):
     standbys: int
     """Servers that replicate this one, as far as this login may see them."""
     behind_seconds: float
-    """How far a standby is behind."""
+    """The replication lag of a standby."""
 
 
 def check_health(database: Database) -> DatabaseHealth:

@@ -240,7 +240,7 @@ class PgTree:
             file.seek(0)
             yield Snapshot(size, found.mtime, iter(lambda: file.read(1 << 20), b""))
 
-    # what is there
+    # the existing paths
 
     def stat(self, path: str) -> Stamp | None:
         if not is_log(path):
@@ -289,7 +289,7 @@ def is_log(path: str) -> bool:
 
 
 def _missing(path: str) -> NotFound:
-    return NotFound(f"{path} is not there.", "Check the path.")
+    return NotFound(f"{path} does not exist.", "Check the path.")
 
 
 def putting(
@@ -308,7 +308,7 @@ def keeping(version: str, row: Row) -> Statement:
 
 
 def refused(error: psycopg.Error, path: str, expect: str | None) -> HoldfastError:
-    """Return what a condition of `put_document` means to the caller."""
+    """Return the error for a failed condition of `put_document`."""
     match error.sqlstate:
         case "HF004" | "23505":
             return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")

@@ -1,7 +1,8 @@
 """Rows of the table `record`: made from documents, sections and log entries, and read back as records and lines.
 
 An entry is stored as its text and, in `more`, its other fields in their order, so that a log is exported as it was
-written. A document is stored verbatim. What cannot be text in a database (NUL, invalid UTF-8) is kept in `raw`.
+written. A document is stored verbatim. Bytes that a database cannot store as text (NUL, invalid UTF-8) are kept in
+`raw`.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
 FILE, PAGE, LOG = "file", "page", "log"
-"""The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
+"""The kinds of rows that are not records: other files, pages of sections, entries of other logs."""
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 LETTER = 3
-"""The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
+"""The position of the letter in a lexeme that gives its type: w a word, f a word of another program, n l t a tie."""
 PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
-"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
+"""Kinds of unusable rows: a damaged line, an entry with a fault, half of a pair; and the same in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
 _MOST_POSITIONS = 255
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _ESCAPE = "\ue000"
-"""Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
+"""An escape: with `n` it is a NUL in a field of an entry, which a database cannot store; with `e` it is itself."""
 _ESCAPE_BYTES = _ESCAPE.encode()
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -72,15 +73,15 @@ class Row(msgspec.Struct):
 
 
 def sent(rows: Sequence[Row]) -> str:
-    """Return rows as JSON, the form in which the functions of the database take them."""
+    """Return rows as JSON for the functions of the database."""
     return _encode(rows).decode()
 
 
-# texts that a database takes
+# texts that a database accepts
 
 
 def short(text: str, most: int = _LONGEST_KEY) -> str:
-    """Return a text as it is compared in a database, which takes no NUL and no long keys."""
+    """Return a text as it is compared in a database, which allows no NUL and no long keys."""
     if len(text) * 4 > most and len(text.encode("utf-8", "replace")) > most:
         text = text[: most // 8] + "…" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return plain(text)
@@ -94,7 +95,7 @@ def plain(text: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return a path, or refuse one that a file could not have either, or that is too long for an index."""
+    """Return a path, or refuse one that no file can have, or that is too long for an index."""
     names.check_path(path)
     if len(path.encode()) > _LONGEST_PATH:
         raise Invalid(f"{path[:80]!r}… is too long for a path.", "Use shorter names.")
@@ -281,7 +282,7 @@ def _spoken(place: Place, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _more(value: dict[str, Any], identifier: str) -> msgspec.Raw:
-    """Return the fields of an entry as JSON: without its id where that is the row's, with null where it has none."""
+    """Return the fields of an entry as JSON: without its id if that is the row's, with null if it has none."""
     if "id" not in value:
         value = {"id": None, **value}
     elif value["id"] == identifier:
@@ -391,7 +392,7 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
 
 
 def problems_of(row: Stored, place: Place | None) -> list[Problem]:
-    """Return what is wrong with a row that is about PROBLEM."""
+    """Return the problem of a row that is about PROBLEM."""
     if row.kind == LOG or place is None or place.kind.shape == "line":
         return [problem_of(row)]
     return list(parsing.page(place, row.document).problems)

@@ -46,7 +46,7 @@ _K, _B = 1.2, 0.75
 _ONE = 4 * 1.64493406685
 """Scales `ts_rank` so that one word in a text is 1, and one in a title is 4."""
 _RANKED = 6_000
-"""Of words that are in more records than this taken together, the most common only rank what the rarer ones find."""
+"""The rarest words with at most so many records in total find records; the other words only rank them."""
 _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
@@ -57,7 +57,7 @@ _RANKS = sorted(
     for titles in range(8)
     for texts in range(200)
 )
-"""The ranks of all small numbers of occurrences, and what they count as.
+"""The ranks of all small numbers of occurrences, and their counts.
 
 `ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
 """
@@ -69,7 +69,7 @@ _COUNT_AT = 500
 STAT = "INSERT INTO holdfast.stat (tenant) VALUES (%(tenant)s) ON CONFLICT DO NOTHING"
 COUNT_WORDS: list[Statement] = [(STAT, {}), ("SELECT holdfast.count_words(1)", {})]
 _MANY = 20_000
-"""From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
+"""With more vectors than this, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 _CONTENT = functools.reduce(
     lambda text, name: text.replace(name, f"CASE WHEN r.small THEN {name} END"), ("r.text", "r.more::text"), READ
 )
@@ -101,7 +101,7 @@ class Matches(NamedTuple):
 
 
 class Searcher:
-    """Asks one tenant's rows, and makes their vectors. `load` returns the records of rows."""
+    """Queries one tenant's rows, and makes their vectors. `load` returns the records of rows."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Searcher:
         self.fills = False
         """Are vectors made in a thread when many are missing?"""
         self._has_graph: bool | None = None
-        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
+        """Does the database have a graph, and this tenant many vectors? None if unknown."""
 
     def close(self) -> None:
         if filler := self._threads.get("embedding"):
@@ -371,7 +371,7 @@ class Searcher:
             self._database.write("The vectors", [(sql("note_vectors"), noted)], durable=False)
 
 
-# what statements are made of
+# parts of statements
 
 
 def _stemmed(run: Run) -> Run:

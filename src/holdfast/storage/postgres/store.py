@@ -56,9 +56,9 @@ from holdfast.storage.write_log import check_save_points
 
 T = TypeVar("T")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
-"""Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
+"""Kinds whose logs are read whole before an append, so appends to them wait for each other."""
 LEASE_SECONDS = 30.0
-"""How long a run outlives the last sign of life of its process; a live one renews it three times in that time."""
+"""How long the lease of a run lasts; a live process renews it three times in that time."""
 _POLL_SECONDS = 0.25
 _PAGE = 1_000
 _MOST_WRITERS = 10_000
@@ -135,10 +135,10 @@ FROM {_WRONG} RETURNING r.id::text
 
 
 class _Moment(NamedTuple):
-    """What was committed when a log was read, and on which server; a log that was rewritten has another epoch.
+    """The commits when a log was read, and the server; a log that was rewritten has another epoch.
 
-    The snapshot of a transaction that has written does not tell what that transaction writes later. It has no epoch, so
-    the log is read again from its start.
+    A transaction's snapshot does not include its own later writes. It has no epoch, so the log is read again from its
+    start.
     """
 
     snapshot: str
@@ -163,7 +163,7 @@ class PgStore(Store):
         self._beat: threading.Thread | None = None
         self._closed = threading.Event()
         self._writers: dict[str, str | None] = {}
-        """Who wrote the documents and sections that were read."""
+        """Writers of documents and sections, by path and id."""
         if not database.ask("The words", _COUNTED):
             database.first = (STAT, {})
 
@@ -239,7 +239,7 @@ class PgStore(Store):
         return applied
 
     def _op(self, op_id: str) -> str:
-        """Return an op_id as its column has it: one of another scope is as good as new."""
+        """Return an op_id as its column has it: one of another scope counts as new."""
         return short(f"{self._database.scope}\n{op_id}" if self._database.scope else op_id)
 
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
@@ -299,7 +299,7 @@ class PgStore(Store):
         return rows
 
     def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool, *, plain: bool) -> None:
-        """Insert new entries in one message: by plain statements where nothing has to be decided."""
+        """Insert new entries in one message: by plain statements if no condition has to be checked."""
         first = rows[0]
         decided = unless is not None or first.kind in _FOLDED or any(_is_mark(row) for row in rows)
         if plain and not decided and len(rows) <= len(_INSERT):
@@ -333,7 +333,7 @@ class PgStore(Store):
         return _part(rows, now, fresh=True)
 
     def _since(self, statement: str, path: str = "", seen: str = "") -> tuple[_Moment, list[Stored]]:
-        """Return the rows of one statement, and the moment that it saw."""
+        """Return the rows of one statement, and its snapshot."""
         found = self._database.ask("The changes", statement, path=path, seen=seen)
         return _Moment(*found[0][:2]), [Stored(*row[2:]) for row in found if row[2]]
 
@@ -373,11 +373,11 @@ class PgStore(Store):
                 if twin and (twin.more, twin.text) != (row.more, row.text):  # another entry of the same id
                     rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                     continue
-                if foreign and row.live:  # turns are in the order of their lines, whatever times they have
+                if foreign and row.live:  # turns are in the order of their lines, not of their times
                     last = max(id_ms(row.id), last + 1)
                     row.id = derived_id(last, str(row.key).encode())
                 elif not foreign and isinstance(op, str) and op not in ops and not value.get("intent"):
-                    ops.add(op)  # a write that was only announced may never have happened
+                    ops.add(op)  # a write that was only announced may not have taken place
                     row.op = self._op(op) or None
                 if row.live and row.key and not foreign:
                     newest[row.key] = max(newest.get(row.key, ""), row.id)
@@ -431,7 +431,7 @@ class PgStore(Store):
             key = short(identifier.removeprefix(f"{path}#")) if path != identifier else ""
             rows = self._rows("r.path = %(path)s AND r.key = %(key)s AND r.live", path=plain(path), key=key)
             if not rows:
-                self.read(path)  # which is the error to report when there is no such document
+                self.read(path)  # the error to report if there is no such document
         else:
             rows = self._rows("r.id = %(id)s::uuid", id=identifier) if is_id(identifier) else []
             if not rows:  # an id of another form, or of another program's conversation, is the key of its row
@@ -480,7 +480,7 @@ class PgStore(Store):
         return self._problems("r.path = ANY(%(paths)s::text[])", paths=list(paths))
 
     def _problems(self, condition: str = "true", **values: Any) -> list[Problem]:
-        """Return what is wrong with entries and documents."""
+        """Return the problems of entries and documents."""
         rows = self._rows(f"{FAULTY} AND {condition}", **values)
         return [problem for row in rows for problem in problems_of(row, self.layout.classify(row.path))]
 
@@ -496,7 +496,7 @@ class PgStore(Store):
         return [(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
 
     def _loaded(self, found: Sequence[Stored | str]) -> list[Record | None]:
-        """Return the records of rows; those of which only the id is known are read."""
+        """Return the records of rows; those with only an id are read."""
         missing = self._load([one for one in found if isinstance(one, str)])
         return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
 
@@ -545,7 +545,7 @@ class PgStore(Store):
         return done
 
     def _derived(self, statement: str, progress: Progress | None) -> Iterator[tuple[list[Row], set[str]]]:
-        """Yield all rows as they follow from what they say, a part at a time, and the ids that a statement returns."""
+        """Yield all rows as computed from their text, a part at a time, and the ids that a statement returns."""
         every = "SELECT count(*), max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s"
         ((total, newest),) = self._database.ask("The records", every)  # later ones are made by these rules
         last, done = FIRST_ID, 0
@@ -575,7 +575,7 @@ class PgStore(Store):
         for rows, wrong in self._derived(_DIFFERENT, progress):
             report.records += sum(row.live and row.kind in KINDS for row in rows)
             differ = (row for row in rows if row.id in wrong)
-            what = "the row {} differs from what its text says"
+            what = "the row {} differs from its text"
             report.differences += [Problem(row.path, what.format(row.id)) for row in differ]
         report.files = self._count_files()
         report.damage = [problem for problem in self._problems() if not problem.minor]
@@ -608,7 +608,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        self._searcher.fills = True  # every question sees what was committed; only vectors are made beside
+        self._searcher.fills = True  # every query sees all commits; only vectors are made separately
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""
@@ -617,7 +617,7 @@ class PgStore(Store):
         return PgFeed(self)
 
     def changes_since(self, moment: _Moment | None) -> tuple[_Moment, list[Event]]:
-        """Return what happened since a moment; nothing without one."""
+        """Return the changes since a snapshot; nothing without one."""
         now, rows = self._since(_NEW, "", moment.snapshot) if moment else self._since(_EVERY)
         events = list[Event]()
         for row in rows:
@@ -655,7 +655,7 @@ def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
 
 
 class PgFeed:
-    """What was committed since the last call; the database is asked a few times a second."""
+    """The commits since the last call; the database is asked a few times a second."""
 
     def __init__(self, store: PgStore) -> None:
         self._store = store
