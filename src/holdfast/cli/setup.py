@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -25,14 +26,27 @@ from holdfast.formats import encryption
 from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
+from holdfast.model.patterns import regex
 from holdfast.owner import git, shared
-from holdfast.roots import folder_of, health_of, ignored, is_address, open_folder, settings_text, without_password
+from holdfast.roots import (
+    DEFAULT,
+    find_root,
+    folder_of,
+    health_of,
+    ignored,
+    is_address,
+    open_folder,
+    settings_text,
+    without_password,
+)
 from holdfast.secrets import redact
 from holdfast.storage.tree import ABSENT
 from holdfast.tools import toolsets
 
+_Edit = Callable[[str | None], str | None]
 _WRITE = "Write this?"
 _OFFER = "Also add hooks? They show the memory at the start, keep the transcript, and ask the agent to save."
+_PROJECT_FOLDER = regex(r"^\$\{(workspaceFolder|CLAUDE_PROJECT_DIR:-\.)\}")
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
 _ANSWER_SECONDS = 20.0
@@ -51,26 +65,34 @@ _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 @_client
 @click.option("--workspace", default="", help="Workspace of calls that name none.")
 @click.option("--toolset", default="", help="core, all, or agents separated by commas; default: core.")
+@click.option("--url", default="", help="Use the team's server at this address.")
+@click.option("--token", default="", help="Token for --url; default: $HOLDFAST_TOKEN.")
 @click.option("--print", "only_print", is_flag=True, help="Only print what belongs into the file.")
 @click.option("--hook/--no-hook", default=None, help="Also add hooks (Claude Code, Codex).")
 @_project
 @_yes
 def install(
-    client: str, workspace: str, toolset: str, only_print: bool, hook: bool | None, project: bool, yes: bool
+    client: str, only_print: bool, hook: bool | None, project: bool, yes: bool, url: str, token: str, **given: str
 ) -> None:
     """Add the memory to the configuration of CLIENT.
 
-    Shows the change first, and keeps a copy of the old file. On a terminal it also asks whether to add the hooks: they
-    show the memory to the agent when a session starts, keep the transcript, and once per session ask the agent to save
-    what it learned.
+    Shows the change first, and keeps the old file as a backup. On a terminal it also offers hooks: they show the memory
+    when a session starts, keep the transcript, and once per session ask the agent to save what it learned.
+
+    A project's file is shared. It gets no path of this machine and no token: put the token into $HOLDFAST_TOKEN.
     """
     known = CLIENTS[client]
     path = known.location(project=project)
-    hook_path = known.hooks_location(project=project) if hook or known.hooks else ""
-    offered = ["--toolset", toolset] if toolset and toolsets.toolset(toolsets.registry(), toolset) else []
-    server = Server(known, _command("mcp", workspace, *offered))
-    start, later = _command("context", workspace, "--hook"), _command("hook", workspace, client)
-    hooks = Hooks({event: hook_line(start if event == START else later) for event in EVENTS})
+    if url or token:
+        if hook or any(given.values()) or click.get_current_context().meta["holdfast.root"]:
+            raise Invalid(
+                "--url and --token connect to a server that has its own memory and settings.",
+                "Leave out --root, --workspace, --toolset and --hook.",
+            )
+        server, hook_path, hooks = Server(known, known.remote(_endpoint(url), "" if project else token)), "", Hooks()
+    else:
+        hook_path = known.hooks_location(project=project) if hook or known.hooks else ""
+        server, hooks = _local(known, project, **given)
     if only_print:
         texts = {path: server.merge("")} | ({hook_path: hooks.merge("")} if hook else {})
         if show.asked_for_json():
@@ -83,6 +105,8 @@ def install(
             click.echo(text, nl=False)
         return
     done = {"client": client} | _add(server, path, ask=not yes)
+    if url and (project or not token):
+        click.echo(f"Set {clients.VARIABLE} to the token before you start {known.title}.", err=True)
     there = _has(hooks, hook_path) if hook_path and hook is not False else None
     if hook or there or (there is False and not yes and _is_terminal()):
         done["hook"] = _add(hooks, hook_path, ask=not yes, question=_WRITE if hook or there else _OFFER)
@@ -105,12 +129,13 @@ def uninstall(client: str, project: bool, yes: bool) -> None:
 
 def _add(addition: Addition, path: str, *, ask: bool, question: str = _WRITE) -> dict[str, Any]:
     by_hand = f"Paste into it:\n{addition.merge('')}"
-    return _edit(path, lambda old: addition.merge(old or ""), by_hand, ask=ask, question=question)
+    first = not _has(addition, path)
+    return _edit(path, lambda old: addition.merge(old or ""), by_hand, ask=ask, question=question, first=first)
 
 
 def _remove(addition: Addition, path: str, *, ask: bool) -> dict[str, Any]:
     def edit(old: str | None) -> str | None:
-        return None if old is None else addition.unmerge(old, clients.earlier_text(path, addition))
+        return None if old is None else addition.unmerge(old, clients.read_file(clients.backup_of(path)))
 
     return _edit(path, edit, addition.by_hand, ask=ask)
 
@@ -123,8 +148,38 @@ def _has(addition: Addition, path: str) -> bool | None:
         return None
 
 
-def _command(name: str, workspace: str, *options: str) -> list[str]:
-    """Return a command over the root, started the way this one was."""
+def _endpoint(url: str) -> str:
+    """Return the address of the tools of a server; a token is sent in clear text only on this machine."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname and not parts.username and parts.scheme in ("http", "https")
+    except ValueError:
+        usable = False
+    if not usable:
+        raise Invalid("--url is not the address of a server.", "Give one: --url https://memory.example.org")
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise Invalid("With http:// anyone on the way could read the token.", f"Use --url https://{parts.netloc}")
+    return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/mcp"
+
+
+def _local(client: Client, project: bool, workspace: str, toolset: str) -> tuple[Server, Hooks]:
+    """Return a server and hooks that run on this machine, over the root of this command."""
+    offered = ["--toolset", toolset] if toolset and toolsets.toolset(toolsets.registry(), toolset) else []
+    script = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == clients.NAME else None
+    start = [os.path.abspath(script)] if script else [os.path.abspath(sys.executable), "-m", "holdfast"]
+    quiet = start
+    if project:
+        start = [clients.NAME] if shutil.which(clients.NAME) else ["uvx", clients.NAME]
+        quiet = start if len(start) == 1 else ["uvx", "--offline", clients.NAME]  # a hook must not wait for the network
+    more = ["--workspace", workspace] if workspace else []
+    root, here = _root(client.folder if project else ""), _root("." if project else "")
+    first, later = [*quiet, "context", "--hook", *here, *more], [*quiet, "hook", client.name, *here, *more]
+    lines = {event: hook_line(first if event == START else later) for event in EVENTS}
+    return Server(client, client.entry([*start, "mcp", *offered, *root, *more])), Hooks(lines)
+
+
+def _root(folder: str) -> list[str]:
+    """Return the option for the root; `folder` is the name of a project's folder in its file, "" in a user's file."""
     location = locate(create=True)[0]
     if is_address(location):
         bare = without_password(location)
@@ -133,11 +188,18 @@ def _command(name: str, workspace: str, *options: str) -> list[str]:
                 "The address has a password, which would be written to the client's file.",
                 f"Put the password into ~/.pgpass, and give the address without it: {bare}",
             )
-    else:
-        location = folder_of(location)
-    script = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "holdfast" else None
-    started = [os.path.abspath(script)] if script else [os.path.abspath(sys.executable), "-m", "holdfast"]
-    return [*started, name, *options, "--root", location, *(["--workspace", workspace] if workspace else [])]
+        return ["--root", location]
+    location = folder_of(location)
+    if not folder:
+        return ["--root", location]
+    found, source = find_root()
+    alone = not os.environ.get("HOLDFAST_ROOT") and (source == DEFAULT or folder == ".")
+    if alone and location == os.path.realpath(found):
+        return []  # found from the folders below the project too
+    inside, home = os.path.relpath(location, os.path.realpath(".")), os.path.realpath(os.path.expanduser("~"))
+    if inside.startswith("..") and location.startswith(home + os.sep):
+        return ["--root", f"~{location[len(home) :]}"]
+    return ["--root", folder if inside == "." else f"{folder}/{inside}"]
 
 
 def _is_terminal() -> bool:
@@ -145,7 +207,7 @@ def _is_terminal() -> bool:
 
 
 def _edit(
-    path: str, edit: Callable[[str | None], str | None], by_hand: str, *, ask: bool, question: str = _WRITE
+    path: str, edit: _Edit, by_hand: str, *, ask: bool, question: str = _WRITE, first: bool = False
 ) -> dict[str, Any]:
     """Show what `edit` changes in a file, ask if wanted, and write it; exit if the change is declined.
 
@@ -160,7 +222,7 @@ def _edit(
         say(f"{path} is up to date; nothing was changed.")
         return {"file": path, "changed": False}
     sides = ((old or "").splitlines(), (new or "").splitlines(), f"{path} (now)", f"{path} (then)")
-    diff = redact("\n".join(difflib.unified_diff(*sides, lineterm="")))
+    diff = clients.BEARER.sub("Bearer …", redact("\n".join(difflib.unified_diff(*sides, lineterm=""))))
     say(show.printable(diff))
     if os.path.islink(path):
         say(f"{path} is a link; what changes is {os.path.realpath(path)}.")
@@ -174,7 +236,7 @@ def _edit(
             if question == _WRITE:
                 sys.exit(1)
             return {"file": path, "changed": False}
-    backup = clients.replace_file(path, old, new)
+    backup = clients.replace_file(path, old, new, first=first)
     say(f"{path} was {'removed' if new is None else 'written'}." + (f" Before: {backup}" if backup else ""))
     return {"file": path, "changed": True, "diff": diff} | ({"backup": backup} if backup else {})
 
@@ -345,7 +407,7 @@ def _clients() -> Iterator[Check]:
     for client in CLIENTS.values():
         for project in (False, True):
             if client.project if project else client.user:
-                step = f"Run: holdfast install {client.name}"
+                step = f"Run: holdfast install {client.name}{' --project' if project else ''}"
                 for check in _configured(client.name, client.location(project=project), Server(client), step):
                     found = True
                     yield check
@@ -368,11 +430,16 @@ def _configured(name: str, path: str, addition: Addition, step: str, trust: str 
         return
     if found is None:
         return
+    if "://" in found[0]:
+        yield Check(name, "ok", f"{path} connects to {found[0]}.", trust)
+        return
     root = next((found[n + 1] for n, word in enumerate(found[:-1]) if word == "--root"), "")
+    if not is_address(root):
+        root = os.path.expanduser(_PROJECT_FOLDER.sub(".", root))
     missing = [event for event in EVENTS if event not in addition.find(text)] if isinstance(addition, Hooks) else []
     if root and not is_address(root) and not os.path.isdir(root):
         yield Check(name, "fail", f"{path} names the root {root}, which does not exist.", step)
-    elif os.path.isabs(found[0]) and not os.access(found[0], os.X_OK):
+    elif found[0] and shutil.which(found[0]) is None:
         yield Check(name, "fail", f"{path} starts {found[0]}, which cannot be run.", step)
     elif missing:
         yield Check(name, "warn", f"{path} has no hook for {', '.join(missing)}.", step)

@@ -1,8 +1,9 @@
 """MCP clients: their files, and what Holdfast adds to them: a server and, for some clients, hooks.
 
 An edit changes only our own part: other keys, their order, comments and white space stay. A file that cannot be edited
-that way is refused, with the text to paste instead. A write keeps the old file beside the new one, replaces the file
-atomically and keeps its mode. If the file is a link, its target is changed.
+that way is refused, with the text to paste instead. A write replaces the file atomically and keeps its mode; if it adds
+a token, only the owner can read the file. If the file is a link, its target is changed. The first change leaves one
+backup beside the file: the text without our part. A project's file is shared: no path of this machine, and no token.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.clients.editors import JSON, TOML, JsonEditor, Path, TomlEditor
 from holdfast.errors import Conflict, Invalid, Unavailable
+from holdfast.model.patterns import regex
 
 NAME = "holdfast"
 """The name of our server in every client."""
@@ -29,7 +30,15 @@ _HOOKS = "hooks"
 _OUR_HOOKS = (" context --hook ", " hook claude-code ", " hook codex ")
 _HOOK_SECONDS = 3
 """The client gives up after this; Codex allows no more at the end of a session."""
-_BACKUP = ".before-holdfast-"
+_BACKUP = ".holdfast-backup"
+VARIABLE = "HOLDFAST_TOKEN"
+"""The environment variable with the token of a team's server."""
+BEARER = regex(r'Bearer (?!\$)[^"\n]+')
+"""A token in a client's file."""
+_FORMS = {"command", "url", "http_headers", "bearer_token_env_var"}
+"""The fields of an entry that exclude each other."""
+_SESSION_FOLDER = '"${CLAUDE_PROJECT_DIR:-.}"'
+"""The project's folder in the shell of a hook; the current folder may be one below it."""
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -47,6 +56,10 @@ class Client(msgspec.Struct, frozen=True):
     """The file of hooks, in the home folder and in a project's, if the client has hooks."""
     trust: str = ""
     """The next step before the client runs new hooks."""
+    folder: str = "."
+    """How the file of a project names the folder of the project."""
+    variable: str = "${env:" + VARIABLE + "}"
+    """How a file names the token; "" if the client does not read servers with an address from its file."""
 
     def location(self, *, project: bool = False, platform: str = sys.platform) -> str:
         """Return the configuration file of the user, or of the project in this folder."""
@@ -56,6 +69,20 @@ class Client(msgspec.Struct, frozen=True):
             return os.path.join(os.getcwd(), self.project)
         return os.path.expandvars(os.path.expanduser(self.user.get(platform, self.user[""])))
 
+    def entry(self, command: Sequence[str]) -> dict[str, Any]:
+        """Return the entry of a server that a command starts."""
+        return {**self.extra, "command": command[0], "args": list(command[1:])}
+
+    def remote(self, url: str, token: str) -> dict[str, Any]:
+        """Return the entry of a server at an address; without a token it names the variable that has one."""
+        if not self.variable:
+            raise Invalid(f"{self.title} reads no address from its file.", "Add it in its Settings > Connectors.")
+        if self.key == "mcp_servers":
+            header = {"http_headers": {"Authorization": f"Bearer {token}"}}
+            return {"url": url} | (header if token else {"bearer_token_env_var": self.variable})
+        kind = {"type": "http"} if self.extra else {}
+        return kind | {"url": url, "headers": {"Authorization": f"Bearer {token or self.variable}"}}
+
     def hooks_location(self, *, project: bool = False) -> str:
         """Return the file of hooks of the user, or of the project in this folder."""
         if not self.hooks:
@@ -63,20 +90,27 @@ class Client(msgspec.Struct, frozen=True):
         return os.path.join(os.getcwd() if project else os.path.expanduser("~"), self.hooks)
 
 
+def _in_profile(path: str) -> dict[str, str]:
+    """Return a file of a program's settings by platform."""
+    folders = {"": "~/.config", "darwin": "~/Library/Application Support", "win32": "%APPDATA%"}
+    return {platform: f"{folder}/{path}" for platform, folder in folders.items()}
+
+
 CLIENTS = {
     client.name: client
     for client in (
         Client("claude-code", "Claude Code", "mcpServers", {"": "~/.claude.json"}, ".mcp.json", {"type": "stdio"},
-               "Start a new conversation; /mcp shows the server.", ".claude/settings.json"),
-        Client("claude-desktop", "Claude Desktop", "mcpServers", {
-            "": "~/.config/Claude/claude_desktop_config.json",
-            "darwin": "~/Library/Application Support/Claude/claude_desktop_config.json",
-            "win32": "%APPDATA%/Claude/claude_desktop_config.json",
-        }),
-        Client("cursor", "Cursor", "mcpServers", {"": "~/.cursor/mcp.json"}, ".cursor/mcp.json"),
-        Client("codex", "Codex", "mcp_servers", {"": "~/.codex/config.toml"}, hooks=".codex/hooks.json",
+               "Start a new conversation; /mcp shows the server.", ".claude/settings.json",
+               variable="${" + VARIABLE + "}"),
+        Client("claude-desktop", "Claude Desktop", "mcpServers", _in_profile("Claude/claude_desktop_config.json"),
+               variable=""),
+        Client("cursor", "Cursor", "mcpServers", {"": "~/.cursor/mcp.json"}, ".cursor/mcp.json",
+               folder="${workspaceFolder}"),
+        Client("codex", "Codex", "mcp_servers", {"": "~/.codex/config.toml"}, ".codex/config.toml",
+               hooks=".codex/hooks.json", variable=VARIABLE,
                trust="Codex runs new hooks only after you approve them in it: /hooks"),
-        Client("vscode", "VS Code", "servers", {}, ".vscode/mcp.json", {"type": "stdio"}),
+        Client("vscode", "VS Code", "servers", _in_profile("Code/User/mcp.json"), ".vscode/mcp.json",
+               {"type": "stdio"}, folder="${workspaceFolder}"),
     )
 }  # fmt: skip
 
@@ -116,6 +150,8 @@ class Addition:
         """Return a text with it; fields that differ are set one by one, so that comments between them stay."""
         for name, wanted in reversed(list(self.wanted.items())):  # the last one that is added comes first
             place = next((place for place in self.places(text) if place.name == name), None)
+            if place and not _FORMS & place.found.keys() <= wanted.keys():  # it has another form
+                text, place = self.editor.drop(text, place.removed), None
             if place is None:
                 text = self.add(text, name, wanted)
                 continue
@@ -141,12 +177,12 @@ class Addition:
 
 
 class Server(Addition):
-    """Our server in the configuration of a client; `command` starts it."""
+    """Our server in the configuration of a client."""
 
-    def __init__(self, client: Client, command: Sequence[str] = ("",)) -> None:
+    def __init__(self, client: Client, entry: Mapping[str, Any] | None = None) -> None:
         self.editor = TOML if client.key == "mcp_servers" else JSON
         self.by_hand = f'Remove "{NAME}" from "{client.key}" in it.'
-        self.wanted = {client.key: {**client.extra, "command": command[0], "args": list(command[1:])}}
+        self.wanted = {client.key: entry or {}}
         self._key = client.key
 
     def places(self, text: str) -> Iterator[Placed]:
@@ -157,7 +193,9 @@ class Server(Addition):
 
     def command(self, text: str) -> list[str] | None:
         known = next(self.places(text), None)
-        return known and [str(known.found.get("command", "")), *map(str, known.found.get("args") or [])]
+        if known is None:
+            return None
+        return [str(known.found.get("command", known.found.get("url", ""))), *map(str, known.found.get("args") or [])]
 
     def add(self, text: str, name: str, wanted: Mapping[str, Any]) -> str:
         return self.editor.put(text, (name, NAME), wanted)
@@ -210,7 +248,8 @@ class Hooks(Addition):
 
 def hook_line(words: Sequence[str]) -> str:
     """Return a shell command that never fails and prints no errors."""
-    return f"{shlex.join(words)} 2>/dev/null || true"
+    line = shlex.join(words).replace(" --root .", f" --root {_SESSION_FOLDER}", 1)
+    return f"{line} 2>/dev/null || true"
 
 
 # files
@@ -229,45 +268,46 @@ def read_file(path: str) -> str | None:
         raise Unavailable(f"{path}: {error.strerror}.", "Check what it is, and its permissions.") from None
 
 
-def earlier_text(path: str, addition: Addition) -> str | None:
-    """Return the newest backup of a file without our part, None if there is none."""
-    folder, name = os.path.split(os.path.realpath(path))
-    with contextlib.suppress(OSError):
-        for each in sorted(os.listdir(folder), reverse=True):
-            with contextlib.suppress(Invalid):
-                text = read_file(os.path.join(folder, each)) if each.startswith(name + _BACKUP) else None
-                if text is not None and not any(addition.places(text)):
-                    return text
-    return None
+def backup_of(path: str) -> str:
+    return os.path.realpath(path) + _BACKUP
 
 
-def replace_file(path: str, old: str | None, new: str | None) -> str:
-    """Replace the text `old` (None: no file) by `new` (None: remove the file); return the path of the backup."""
-    target = os.path.realpath(path)
+def replace_file(path: str, old: str | None, new: str | None, *, first: bool = False) -> str:
+    """Replace the text `old` (None: no file) by `new` (None: remove the file).
+
+    With `first`, the old file becomes the backup, whose path is returned. A backup that is equal to the file goes.
+    """
+    target, backup = os.path.realpath(path), backup_of(path)
     temporary = f"{target}.holdfast-tmp-{os.getpid()}"
-    backup = "" if old is None else f"{target}{_BACKUP}{datetime.now():%Y%m%dT%H%M%S.%f}"
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         _compare(path, old)
         if new is None:
             os.unlink(target)
             return ""
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if backup else 0o666)
+        private = BEARER.search(new) and not BEARER.search(old or "")
+        mode = 0o666 if old is None and not private else 0o600
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with open(fd, "w", encoding="utf-8", newline="") as file:
-                if backup:
-                    os.fchmod(fd, os.stat(target).st_mode & 0o7777)
+                if old is not None:
+                    os.fchmod(fd, os.stat(target).st_mode & (0o700 if private else 0o7777))
                 file.write(new)
                 file.flush()
                 os.fsync(fd)
             _compare(path, old)  # the client may have saved it while our text was synced
-            if backup:
+            if first:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(backup)
+            if first and old is not None:
                 os.link(target, backup)
             os.replace(temporary, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        return backup
+        if not first and read_file(backup) == new:
+            os.unlink(backup)
+        return backup if first and old is not None else ""
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}; it was not changed.", "Check its permissions.") from None
 

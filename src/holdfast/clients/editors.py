@@ -194,7 +194,7 @@ class TomlEditor:
             servers[name][field[0]] = value
             return self._edited(text, path, expected, value)
         servers[name] = value
-        lines = [f"{field} = {json.dumps(part, ensure_ascii=False)}" for field, part in value.items()]
+        lines = [f"{field} = {_toml(part)}" for field, part in value.items()]
         gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
         return self._checked(text + gap + "\n".join([f"[{key}.{name}]", *lines]) + "\n", expected)
 
@@ -239,6 +239,13 @@ class TomlEditor:
             if [part for part in self.read(text).items() if part[1]] == [part for part in expected.items() if part[1]]:
                 return text
         raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")
+
+
+def _toml(value: Any) -> str:
+    """Render a string, a list of strings, or a table of them on one line."""
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{{ {', '.join(f'{name} = {_toml(part)}' for name, part in value.items())} }}"
 
 
 JSON, TOML = JsonEditor(), TomlEditor()
