@@ -413,7 +413,7 @@ def test_an_orchestrator_and_a_worker_on_the_command_line(where: str) -> None:
 
 def test_the_guide_can_be_followed(root: Path) -> None:
     guide = (Path(__file__).parent.parent / "docs/guides/tasks.md").read_text(encoding="utf-8")
-    block = guide.split("```sh")[1].split("```")[0].replace("\\\n", "")
+    block = "".join(part.split("```")[0] for part in guide.split("```sh")[1:]).replace("\\\n", "")
     claims: list[dict[str, Any]] = []
     for line in block.splitlines():
         words = shlex.split(line, comments=True)
