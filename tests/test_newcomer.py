@@ -245,3 +245,12 @@ def test_remember_and_recall_leave_the_traces_of_the_tools(root: pathlib.Path) -
     assert traces.keys() == {("remember", True), ("recall", True), ("recall", False)}
     assert [one.title for one in used.recalled] == ["Ship"]
     assert [one.query for one in used.unanswered] == ["giraffe"]
+
+
+def test_without_a_relevant_record_the_closest_is_shown_as_weak(home: pathlib.Path) -> None:
+    run("remember", "We deploy on Tuesdays.", home=home)
+    shown = run("recall", "deploy day", "--plain", home=home).stdout
+    assert shown.startswith("Nothing relevant. The closest, by words alone:\n") and "We deploy on Tuesdays." in shown
+    assert json.loads(run("recall", "deploy day", home=home).stdout)["weak"] is True
+    assert "weak" not in json.loads(run("recall", "when do we deploy", home=home).stdout)
+    assert run("recall", "wombat burrow", "--plain", home=home).stdout == "Nothing relevant.\n"

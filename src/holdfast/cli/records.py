@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
 
 _ALL = "holdfast verify lists them all"
+_CLOSEST = 3
 _LAYER = click.Choice(["hot", "warm", "cold"])
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
 
@@ -191,7 +192,8 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
     """Find records for a question or words, or list the newest.
 
     Words are literal text. "Quoted words" must be adjacent; tag:NAME and kind:NAME filter. Several words are ranked as
-    a question: also by meaning and by neighbouring records. A single word is only looked up.
+    a question: also by meaning and by neighbouring records. A single word is only looked up. If nothing is relevant,
+    the closest records by words are shown and marked as weak.
     """
     if layers and not given["kinds"]:
         given["kinds"] = [row.name for row in KINDS.values() if row.searchable and row.layer in layers]
@@ -199,15 +201,21 @@ def search(query: str, full: bool, layers: tuple[str, ...], **given: Any) -> Non
         given["scope"] = None if given["scope"] == "*" else given["scope"]
         given["where"] = given["where"] or ("both" if memory.shared else "here")
         with _traced(memory, "recall", given["scope"], query=query) as trace:
-            found = memory.find(query, above=True, associate=len(parse(query).tokens) > 1, **given)
+            asks = len(parse(query).tokens) > 1
+            found = memory.find(query, above=True, associate=asks, **given)
             trace |= {"read": True, "ids": [hit.record.id for hit in found], "result": f"{len(found.hits)} found"}
+        if weak := asks and not found.hits:  # a person can judge the closest records
+            found = memory.find(query, above=True, **given | {"limit": _CLOSEST})
         own = memory.sources(hit.record for hit in found if not hit.store)
         theirs = memory.shared.sources([hit.record for hit in found if hit.store]) if memory.shared else {}
     hits = [(hit, (theirs if hit.store else own)[hit.record.id]) for hit in found]
     if show.wants_json():
         shown = [_shown(hit, full=full) | msgspec.to_builtins(source) for hit, source in hits]
-        show.as_json(msgspec.to_builtins(msgspec.structs.replace(found, hits=[])) | {"hits": shown})
+        marked = {"weak": True} if weak and hits else {}
+        show.as_json(msgspec.to_builtins(msgspec.structs.replace(found, hits=[])) | {"hits": shown} | marked)
         return
+    if weak and hits:
+        click.echo("Nothing relevant. The closest, by words alone:")
     for hit, source in hits:
         show.hit(hit, source, full=full)
     if not found.hits:
