@@ -1,7 +1,7 @@
 """From drafts to documents and log entries: the kinds' rules, checked once, and the text that is written.
 
-Every write of a caller goes through this module and is scanned for secrets first. `Store` makes it
-durable.
+Every record that a caller writes goes through this module and is scanned for secrets first. `Store` makes it durable.
+A transfer copies whole documents to the store itself; it scans them in `owner.transfer`.
 """
 
 from __future__ import annotations

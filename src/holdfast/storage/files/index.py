@@ -48,7 +48,7 @@ class Unusable(Exception):
 class SqliteIndex(search.Questions):
     """One index, for any number of threads, in `folder`; "" keeps it in memory.
 
-    `identity` identifies the indexed data: root, layout, and settings that affect indexing. A method raises Stale
+    `identity` identifies how files are read: layout, limits, kinds and time zone. A method raises Stale
     when the index must be rebuilt, Unusable when it cannot be written, Busy when another process is writing to it.
     """
 
@@ -105,7 +105,7 @@ class SqliteIndex(search.Questions):
             known = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             if (db.pragma("user_version"), identity) != (tables.VERSION, self._identity) or not known >= tables.TABLES:
                 db.close()
-                raise Stale("the index was made for another version, root or layout, or is not whole")
+                raise Stale("the index was made for another version or layout, or is not whole")
             self._db, self._name = db, name
         return self._db
 
